@@ -1,0 +1,109 @@
+"""The one internal form of data: named domains in one store.
+
+All samples of all domains lie in one array (images as uint8, height x width x channels; tables as
+float32), so that a batch of any client is a single gather, and the array can be a memory-mapped file
+or lie in shared memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from unseen.errors import UnseenError, UsageError, unknown_name
+
+Task = Literal["classification", "regression"]
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Samples, targets and the domain of each sample.
+
+    inputs      uint8 (n, height, width, channels) for images, float32 (n, columns) for tables
+    targets     int64 class numbers, or float32 values for regression
+    domain_of   for each sample the position of its domain in `domains`
+    classes     class names in the order of their numbers; empty for regression
+    notes       what the loader did that a user should know (files left out, values filled in)
+    fingerprint identifies the content: the same data gives the same text on every machine
+    """
+
+    name: str
+    task: Task
+    inputs: npt.NDArray[Any]
+    targets: npt.NDArray[Any]
+    domain_of: Indices
+    domains: tuple[str, ...]
+    classes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    fingerprint: str = field(default="")
+
+    def __post_init__(self) -> None:
+        if not len(self.inputs) == len(self.targets) == len(self.domain_of):
+            raise ValueError("inputs, targets and domain_of must have the same length")
+        if self.task == "classification" and len(self.classes) < 2:
+            seen = ", ".join(self.classes) or "none"
+            raise UnseenError(
+                f"{self.name}: classification needs at least two classes; found {len(self.classes)} ({seen})"
+            )
+        if not self.fingerprint:
+            object.__setattr__(self, "fingerprint", _fingerprint(self))
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def is_image(self) -> bool:
+        """Whether samples are pictures (else rows of a table)."""
+        return self.inputs.ndim == 4
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample as a network sees it: (channels, height, width) or (columns,)."""
+        if self.is_image:
+            height, width, channels = self.inputs.shape[1:]
+            return channels, height, width
+        return tuple(self.inputs.shape[1:])
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model predicts for a sample."""
+        return len(self.classes) if self.task == "classification" else 1
+
+    def indices(self, domain: str) -> Indices:
+        """Positions of a domain's samples in the store."""
+        if domain not in self.domains:
+            raise unknown_name("domain", domain, self.domains)
+        return np.flatnonzero(self.domain_of == self.domains.index(domain))
+
+    def class_counts(self) -> dict[str, dict[str, int]]:
+        """Samples per domain and class; empty for regression."""
+        if self.task == "regression":
+            return {}
+        counts = np.zeros((len(self.domains), len(self.classes)), dtype=np.int64)
+        np.add.at(counts, (self.domain_of, self.targets), 1)
+        return {
+            domain: dict(zip(self.classes, row.tolist(), strict=True))
+            for domain, row in zip(self.domains, counts, strict=True)
+        }
+
+    def require_hold_out(self, held_out: tuple[str, ...]) -> tuple[str, ...]:
+        """Check the names of the held-out domains and return the others, the sources."""
+        for name in held_out:
+            if name not in self.domains:
+                raise unknown_name("domain to hold out", name, self.domains)
+        sources = tuple(name for name in self.domains if name not in held_out)
+        if not sources:
+            raise UsageError(f"all domains of {self.name} are held out: nothing is left to train on")
+        return sources
+
+
+def _fingerprint(data: DataSet) -> str:
+    digest = hashlib.sha256(repr((data.task, data.domains, data.classes, data.inputs.shape)).encode())
+    for array in (data.inputs, data.targets, data.domain_of):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:16]

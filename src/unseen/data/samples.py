@@ -1,0 +1,60 @@
+"""What one client, or one evaluation, can see of a data set: some rows of the store and nothing else."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unseen.data.dataset import DataSet, Indices
+
+
+class Batch(NamedTuple):
+    """Raw inputs (images: uint8, n x channels x height x width, stored channels last), targets, domains."""
+
+    inputs: Tensor
+    targets: Tensor
+    domains: Tensor
+
+
+class Samples:
+    """A view on some rows of a data set; gathering a batch copies just that batch."""
+
+    def __init__(self, data: DataSet, indices: Indices) -> None:
+        self.data = data
+        self._inputs = _as_tensor(data.inputs)
+        self._targets = _as_tensor(data.targets)
+        self._domains = _as_tensor(data.domain_of)
+        self._rows = torch.from_numpy(np.ascontiguousarray(indices, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def targets(self) -> Tensor:
+        """All targets of the view, in order."""
+        return self._targets[self._rows]
+
+    @property
+    def domains(self) -> Tensor:
+        """The domain number of every sample of the view, in order."""
+        return self._domains[self._rows]
+
+    def gather(self, positions: Tensor) -> Batch:
+        """Copy the samples at these positions of the view."""
+        rows = self._rows[positions]
+        inputs = self._inputs.index_select(0, rows)
+        if inputs.ndim == 4:
+            inputs = inputs.permute(0, 3, 1, 2)
+        return Batch(inputs, self._targets.index_select(0, rows), self._domains.index_select(0, rows))
+
+
+def _as_tensor(array: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+    """Share memory with a NumPy array; torch only reads it, so a read-only memory map will do."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)

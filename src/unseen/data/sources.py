@@ -1,0 +1,77 @@
+"""Where data comes from: a registered name, a folder of images, or a table file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from unseen.data.dataset import DataSet, Task
+from unseen.errors import UnseenError, UsageError, unknown_name
+from unseen.registry import Registry
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what is being done, how many are done, how many there are)."""
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """Report nothing."""
+
+
+@dataclass(frozen=True)
+class DataRequest:
+    """What a user asks of a data source.
+
+    root        folder where named data sets lie (`--data-root` or `UNSEEN_DATA`)
+    image_size  side of the square images are brought to; None keeps the source's own default
+    task        None lets a table decide by its target column
+    """
+
+    source: str
+    root: Path | None = None
+    image_size: int | None = None
+    domain_column: str = "domain"
+    target_column: str = "target"
+    task: Task | None = None
+    progress: Progress = no_progress
+
+
+@dataclass(frozen=True)
+class Source:
+    """A named data set: how to load it, what it is, and whether it needs files a user must supply."""
+
+    load: Callable[[DataRequest], DataSet]
+    description: str
+    domains: str
+    needs_files: bool = True
+
+
+SOURCES: Registry[Source] = Registry("data set")
+TABLE_SUFFIXES = (".csv", ".parquet")
+
+
+def load_data(request: DataRequest) -> DataSet:
+    """Load a data set by name, folder or table file; refuse anything else with the nearest name."""
+    from unseen.data import named  # noqa: F401  (fills SOURCES)
+
+    if request.image_size is not None and request.image_size < 4:
+        raise UsageError(f"image size {request.image_size} is too small; use 4 or more pixels")
+    if request.source in SOURCES:
+        return SOURCES[request.source].load(request)
+    path = Path(request.source).expanduser()
+    if path.is_dir():
+        from unseen.data.folders import load_folder
+
+        return load_folder(path, request)
+    if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
+        from unseen.data.tables import load_table
+
+        return load_table(path, request)
+    if path.is_file():
+        raise UsageError(
+            f"{path} is a file of unknown kind; expected a folder domain/class/image or a table "
+            f"({', '.join(TABLE_SUFFIXES)})"
+        )
+    if "/" in request.source or request.source.startswith("."):
+        raise UnseenError(f"no such folder or file: {path}")
+    raise unknown_name("data set (and no such folder)", request.source, SOURCES)

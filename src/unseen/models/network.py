@@ -1,0 +1,81 @@
+"""The one interface of all networks: logits, features, taps on inner layers, a replaceable head."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+
+class Output(NamedTuple):
+    """Everything a method may want of one forward pass.
+
+    taps holds the inner feature maps named by `Network.tap_names`, in that order.
+    """
+
+    logits: Tensor
+    features: Tensor
+    taps: tuple[Tensor, ...]
+
+
+class Network(nn.Module):
+    """A feature extractor with taps, followed by a linear head.
+
+    Subclasses define `extract`. `pixel_mean` and `pixel_std` say how images scaled to [0, 1] are
+    normalised before they come in; both are recorded with the model.
+    """
+
+    tap_names: tuple[str, ...] = ()
+    pixel_mean: tuple[float, ...] = (0.0,)
+    pixel_std: tuple[float, ...] = (1.0,)
+    head: nn.Linear
+
+    def extract(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return features (n x feature_size) and, if asked for, the tapped inner maps."""
+        raise NotImplementedError
+
+    @property
+    def feature_size(self) -> int:
+        """Length of a feature vector."""
+        return self.head.in_features
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """Return the input of the head."""
+        return self.extract(inputs)[0]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits (or the predicted value)."""
+        logits: Tensor = self.head(self.features(inputs))
+        return logits
+
+    def full(self, inputs: Tensor) -> Output:
+        """Return logits, features and taps of one forward pass."""
+        features, taps = self.extract(inputs, taps=True)
+        return Output(self.head(features), features, taps)
+
+    def replace_head(self, outputs: int) -> None:
+        """Put a fresh linear layer with that many outputs on the extractor."""
+        self.head = nn.Linear(self.feature_size, outputs)
+
+
+class StagedNetwork(Network):
+    """A network that is a chain of named stages; chosen stages are the taps."""
+
+    def __init__(self, stages: dict[str, nn.Module], *, head: nn.Linear, taps: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        unknown = set(taps) - set(stages)
+        if unknown:
+            raise ValueError(f"taps {sorted(unknown)} are not among the stages {list(stages)}")
+        self.stages = nn.ModuleDict(stages)
+        self.head = head
+        self.tap_names = taps
+
+    def extract(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run the stages in order and keep the outputs of the tapped ones."""
+        kept = []
+        value = inputs
+        for name, stage in self.stages.items():
+            value = stage(value)
+            if taps and name in self.tap_names:
+                kept.append(value)
+        return value.flatten(1), tuple(kept)
