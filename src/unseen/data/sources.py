@@ -24,12 +24,14 @@ class DataRequest:
 
     root        folder where named data sets lie (`--data-root` or `UNSEEN_DATA`)
     image_size  side of the square images are brought to; None keeps the source's own default
+    skip_unreadable  leave unreadable image files out with a note (`--skip-unreadable`) instead of failing
     task        None lets a table decide by its target column
     """
 
     source: str
     root: Path | None = None
     image_size: int | None = None
+    skip_unreadable: bool = False
     domain_column: str = "domain"
     target_column: str = "target"
     task: Task | None = None
