@@ -1,0 +1,18 @@
+"""Who holds what: the split of every domain, its clients, and who takes part in a round."""
+
+from unseen.federation.federation import Client, Federation, make_federation
+from unseen.federation.participation import participants
+from unseen.federation.partition import PARTITIONS, PartitionPlan
+from unseen.federation.split import Split, SplitFractions, split_domain
+
+__all__ = [
+    "PARTITIONS",
+    "Client",
+    "Federation",
+    "PartitionPlan",
+    "Split",
+    "SplitFractions",
+    "make_federation",
+    "participants",
+    "split_domain",
+]

@@ -1,0 +1,146 @@
+"""The clients of a run, and the domains that none of them may see.
+
+All clients lie in compressed form, one array of sample numbers and one of offsets, so that 100,000
+clients cost little more than the numbers of their samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from unseen.data.dataset import DataSet, Indices
+from unseen.errors import UnseenError, UsageError, unknown_name
+from unseen.federation.partition import PartitionPlan, deal
+from unseen.federation.split import Split, SplitFractions, split_domain
+
+
+@dataclass(frozen=True)
+class Client:
+    """One holder of data: the numbers of its samples in the data set's store, by split."""
+
+    name: str
+    domains: tuple[str, ...]
+    train: Indices
+    validation: Indices
+    test: Indices
+
+
+class Federation:
+    """All clients, ordered by domain and number; `federation[k]` builds one on demand."""
+
+    def __init__(
+        self,
+        *,
+        names: Sequence[str],
+        rows: Indices,
+        slots: Indices,
+        domain_of: Indices,
+        domains: tuple[str, ...],
+        held_out: tuple[str, ...],
+    ) -> None:
+        """Take each row's slot: three times the position of its client, plus its split."""
+        self.names = tuple(names)
+        self.held_out = held_out
+        self.sources = tuple(name for name in domains if name not in held_out)
+        self._domain_of = domain_of
+        self._domains = domains
+        self._rows = rows[np.lexsort((rows, slots))]
+        sizes = np.bincount(slots, minlength=len(Split) * len(self.names))
+        self._offsets: Indices = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, position: int) -> Client:
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"client {position} of {len(self)}")
+        first = len(Split) * (position % len(self))
+        cuts = self._offsets[first : first + len(Split) + 1]
+        train, validation, test = (self._rows[cuts[split] : cuts[split + 1]].copy() for split in Split)
+        present = np.unique(self._domain_of[self._rows[cuts[0] : cuts[-1]]])
+        domains = tuple(self._domains[number] for number in present)
+        return Client(self.names[position], domains, train, validation, test)
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {name: position for position, name in enumerate(self.names)}
+
+    def position(self, name: str) -> int:
+        """Find a client by name."""
+        if name not in self._positions:
+            raise unknown_name("client", name, self.names)
+        return self._positions[name]
+
+    @property
+    def train_sizes(self) -> npt.NDArray[np.int64]:
+        """How many training samples each client has."""
+        first = len(Split) * np.arange(len(self)) + Split.TRAIN
+        sizes: Indices = self._offsets[first + 1] - self._offsets[first]
+        return sizes
+
+    def target_indices(self, domain: str) -> Indices:
+        """All samples of a held-out domain, and of no other."""
+        if domain not in self.held_out:
+            raise unknown_name("held-out domain", domain, self.held_out)
+        return np.flatnonzero(self._domain_of == self._domains.index(domain))
+
+    def of_split(self, split: Split, domain: str) -> Indices:
+        """A source domain's samples of one split over all clients, the same for every partition."""
+        if domain not in self.sources:
+            raise unknown_name("source domain", domain, self.sources)
+        rows = self._rows[self._splits == split]
+        return np.sort(rows[self._domain_of[rows] == self._domains.index(domain)])
+
+    @property
+    def _splits(self) -> npt.NDArray[np.int64]:
+        return np.repeat(np.arange(len(self._offsets) - 1) % len(Split), np.diff(self._offsets))
+
+    def pooled(self) -> Federation:
+        """Put everything at one client "all": training as if the data could be shared."""
+        return Federation(
+            names=("all",),
+            rows=self._rows,
+            slots=self._splits,
+            domain_of=self._domain_of,
+            domains=self._domains,
+            held_out=self.held_out,
+        )
+
+
+def make_federation(
+    data: DataSet, *, held_out: tuple[str, ...], plan: PartitionPlan, fractions: SplitFractions, seed: int
+) -> Federation:
+    """Split every source domain and deal it to clients; held-out samples reach none of them."""
+    held_out = tuple(dict.fromkeys(held_out))
+    sources = data.require_hold_out(held_out)
+    _require_learnable(data, held_out, sources)
+    splits = {domain: split_domain(data, domain, fractions, seed=seed) for domain in sources}
+    for domain, labels in splits.items():
+        if not len(labels):
+            raise UsageError(f"domain {domain!r} of {data.name} has no samples; remove it or add some")
+    names, owners = deal(data, plan, splits=splits, seed=seed)
+    return Federation(
+        names=names,
+        rows=np.concatenate([data.indices(domain) for domain in sources]),
+        slots=np.concatenate([len(Split) * owners[domain] + splits[domain] for domain in sources]),
+        domain_of=data.domain_of,
+        domains=data.domains,
+        held_out=held_out,
+    )
+
+
+def _require_learnable(data: DataSet, held_out: tuple[str, ...], sources: tuple[str, ...]) -> None:
+    """Refuse a class that no source domain can teach."""
+    counts = data.class_counts()
+    for domain in held_out:
+        for name, count in counts.get(domain, {}).items():
+            if count and not any(counts[source][name] for source in sources):
+                raise UnseenError(
+                    f"class {name!r} of the held-out domain {domain!r} ({count} samples) occurs in no source "
+                    "domain, so it cannot be learnt; remove those samples or add the class to a source"
+                )

@@ -1,0 +1,22 @@
+"""Which clients take part in a round: a fresh draw per round, the same on every engine."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from unseen.errors import UsageError
+from unseen.federation.federation import Federation
+from unseen.randomness import numpy_generator
+
+
+def participants(federation: Federation, *, fraction: float, round: int, seed: int) -> npt.NDArray[np.int64]:
+    """Draw the round's clients: ceil(fraction * clients), at least one, as sorted positions."""
+    if not 0 < fraction <= 1:
+        raise UsageError(f"fraction of clients {fraction} is impossible; use a number above 0 up to 1")
+    clients = len(federation)
+    count = max(1, math.ceil(fraction * clients - 1e-9))
+    drawn = numpy_generator(seed, "participation", round).choice(clients, size=count, replace=False)
+    return np.sort(drawn).astype(np.int64)
