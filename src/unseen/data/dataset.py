@@ -21,6 +21,14 @@ Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class Column:
+    """A column of a raw table: numbers, or level numbers of the text values in `levels`; NaN is missing."""
+
+    name: str
+    levels: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
 class DataSet:
     """Samples, targets and the domain of each sample.
 
@@ -30,6 +38,7 @@ class DataSet:
     classes     class names in the order of their numbers; empty for regression
     notes       what the loader did that a user should know (files left out, values filled in)
     fingerprint identifies the content: the same data gives the same text on every machine
+    columns     what the columns of a raw table mean; empty for images and encoded tables
     """
 
     name: str
@@ -41,6 +50,7 @@ class DataSet:
     classes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     fingerprint: str = field(default="")
+    columns: tuple[Column, ...] = ()
 
     def __post_init__(self) -> None:
         if not len(self.inputs) == len(self.targets) == len(self.domain_of):
@@ -103,7 +113,8 @@ class DataSet:
 
 
 def _fingerprint(data: DataSet) -> str:
-    digest = hashlib.sha256(repr((data.task, data.domains, data.classes, data.inputs.shape)).encode())
+    described = (data.task, data.domains, data.classes, data.inputs.shape, data.columns)
+    digest = hashlib.sha256(repr(described).encode())
     for array in (data.inputs, data.targets, data.domain_of):
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()[:16]
