@@ -1,0 +1,60 @@
+"""What the server sees of a round: one row a client, and arithmetic on all rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unseen.aggregation.mean import weighted_mean
+from unseen.models import Layout
+from unseen.randomness import torch_generator
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The clients' updates of one round, in the order of the clients' names in the federation.
+
+    rows     float32 (clients x state): every client's whole state after its local work
+    samples  float64 (clients): how many training samples each holds
+    steps    float64 (clients): how many optimiser steps each took
+    extras   what each sent beside its state
+    """
+
+    clients: tuple[str, ...]
+    rows: Tensor
+    samples: Tensor
+    steps: Tensor
+    extras: tuple[Mapping[str, Tensor], ...]
+    layout: Layout
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def mean(self, weights: Tensor) -> Tensor:
+        """Weighted mean of the clients' states (see `weighted_mean` for what becomes of buffers)."""
+        return weighted_mean(self.rows, weights, layout=self.layout)
+
+
+@dataclass
+class ServerWork:
+    """Everything a server half may use.
+
+    weights      the global state before this round
+    state        the server's own memory, kept from round to round
+    diagnostics  filled by the method with numbers that show what it did, for the records
+    """
+
+    round: int
+    seed: int
+    weights: Tensor
+    updates: Updates
+    state: MutableMapping[str, Tensor] = field(default_factory=dict)
+    diagnostics: dict[str, Any] = field(default_factory=dict)
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Make the server's generator for a purpose in this round."""
+        return torch_generator(self.seed, purpose, "server", self.round)

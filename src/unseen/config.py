@@ -1,0 +1,135 @@
+"""Everything a run depends on, as one frozen value; what it resolves to is written to `config.toml`.
+
+Fields under "where" say on what machine and with how many hands; they do not change the run's identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from unseen.data.dataset import Task
+from unseen.errors import UnseenError, UsageError, unknown_name
+from unseen.files import write_text
+
+WHERE = ("data_root", "device", "workers", "threads", "engine")
+"""Fields that say where a run happens, not what it is."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One training run. `None` means: chosen from the data or the method, and then written down."""
+
+    # what is learnt
+    data: str
+    hold_out: tuple[str, ...]
+    task: Task | None = None
+    domain_column: str = "domain"
+    target: str = "target"
+    table_statistics: str = "federated"
+    image_size: int | None = None
+    augment: str | None = None
+    skip_unreadable: bool = False
+    validation: float = 0.1
+    test: float = 0.1
+    # who holds it
+    partition: str = "domain"
+    clients_per_domain: int = 1
+    alpha: float = 0.5
+    heterogeneity: float = 1.0
+    fraction: float = 1.0
+    # how it is learnt
+    method: str = "fedavg"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    weights: str | None = None
+    rounds: int = 10
+    local_epochs: int = 1
+    batches_per_epoch: int | None = None
+    batch_size: int = 32
+    optimiser: str = "sgd"
+    lr: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    label_smoothing: float = 0.0
+    seed: int = 0
+    evaluate_every: int = 1
+    selection: str = "source-validation"
+    # where
+    data_root: str | None = None
+    device: str = "auto"
+    workers: int = 1
+    threads: int = 1
+    engine: str = "local"
+
+    def __post_init__(self) -> None:
+        checks = {
+            f"--rounds must be at least 1, not {self.rounds}": self.rounds >= 1,
+            f"--fraction must lie in (0, 1], not {self.fraction}": 0 < self.fraction <= 1,
+            f"--evaluate-every must be at least 1, not {self.evaluate_every}": self.evaluate_every >= 1,
+            f"--threads must be at least 1, not {self.threads}": self.threads >= 1,
+            f"--workers must be at least 1, not {self.workers}": self.workers >= 1,
+            "name at least one domain with --hold-out": len(self.hold_out) >= 1,
+        }
+        for message, fine in checks.items():
+            if not fine:
+                raise UsageError(message)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
+        """Build a configuration from a file's or a caller's values; unknown names are refused."""
+        known = {item.name for item in fields(cls)}
+        for name in values:
+            if name not in known:
+                raise unknown_name("option", name, known)
+        hold_out = values.get("hold_out", ())
+        held = (hold_out,) if isinstance(hold_out, str) else tuple(hold_out)
+        return cls(**{**values, "hold_out": held})
+
+    def resolved(self, **chosen: Any) -> RunConfig:
+        """Fill in what was left open."""
+        return replace(self, **chosen)
+
+    def identity(self, **content: str) -> str:
+        """Hash what the run is (not where it runs), with fingerprints of the content it reads."""
+        what = {key: value for key, value in asdict(self).items() if key not in WHERE}
+        what["data"] = Path(self.data).name
+        what["weights"] = None if self.weights is None else Path(self.weights).name
+        text = json.dumps({**what, **content}, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def differences(self, other: RunConfig) -> dict[str, tuple[Any, Any]]:
+        """List the fields that say what a run is and in which two configurations differ."""
+        mine, theirs = asdict(self), asdict(other)
+        return {
+            key: (mine[key], theirs[key]) for key in mine if key not in WHERE and mine[key] != theirs[key]
+        }
+
+    def save(self, path: Path) -> None:
+        """Write the configuration as TOML; fields that are None are left out."""
+        values = {key: value for key, value in asdict(self).items() if value is not None}
+        settings = values.pop("settings")
+        lines = [f"{key} = {_toml(value)}" for key, value in values.items()]
+        lines += ["", "[settings]"] + [f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None]
+        write_text(path, "\n".join(lines) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> RunConfig:
+        """Read a configuration from TOML."""
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UnseenError(f"cannot read {path}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UnseenError(f"{path} is not a TOML file: {error}") from error
+        return cls.from_mapping(values)
+
+
+def _toml(value: Any) -> str:
+    """Write a plain value as TOML (JSON's strings, numbers and lists of them are TOML too)."""
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)

@@ -1,0 +1,30 @@
+"""Runs rounds: in this process, in worker processes; checkpoints, resume."""
+
+from unseen.engine.base import Engine, Reply
+from unseen.engine.checkpoint import Checkpoint
+from unseen.engine.experiment import Experiment, Workspace, choose_device
+from unseen.engine.folder import RunFolder
+from unseen.engine.listener import Listener
+from unseen.engine.local import LocalEngine
+from unseen.engine.records import Record, Records, read_records
+from unseen.engine.rounds import Rounds, Schedule, scores
+from unseen.engine.states import StateStore
+
+__all__ = [
+    "Checkpoint",
+    "Engine",
+    "Experiment",
+    "Listener",
+    "LocalEngine",
+    "Record",
+    "Records",
+    "Reply",
+    "RunFolder",
+    "Rounds",
+    "Schedule",
+    "StateStore",
+    "Workspace",
+    "choose_device",
+    "read_records",
+    "scores",
+]

@@ -1,0 +1,46 @@
+"""What an engine does: it is the only code that knows where clients live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from unseen.engine.experiment import EvaluationSet
+from unseen.evaluation import Tally
+from unseen.training import Update
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A client's answer in a round: its update, or the reason why there is none."""
+
+    client: str
+    update: Update | None
+    reason: str = ""
+
+
+class Engine(Protocol):
+    """Carries weights to clients and updates back."""
+
+    def train(
+        self,
+        clients: Sequence[int],
+        *,
+        round: int,
+        weights: Tensor,
+        received: Mapping[str, Tensor],
+        progress: Callable[[int], None],
+    ) -> tuple[Tensor, list[Reply]]:
+        """Let the clients at these positions work; return their states as rows, and their replies.
+
+        Row i is the `weights` of reply i; the matrix is reused in the next round.
+        """
+
+    def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[Tally]:
+        """Evaluate the deployed network on every (domain, split)."""
+
+    def close(self) -> None:
+        """Let go of processes and memory."""

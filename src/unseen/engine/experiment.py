@@ -1,0 +1,127 @@
+"""What a run is about, and how one client's part of it is done: the same for every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unseen.data import DataSet, Indices, Samples
+from unseen.evaluation import Tally, evaluate, make_tally
+from unseen.federation import Federation, Split
+from unseen.methods import Method
+from unseen.models import FlatState, Network
+from unseen.randomness import global_torch_seed
+from unseen.training import ClientWork, Preparation, TrainingPlan, Update
+
+EvaluationSet = tuple[str, str]
+"""(domain, split) with split one of validation, test, target."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Data, who holds it, the method, the network at its start, and how clients train.
+
+    target_mean, target_scale  bring standardised regression targets back to their own unit
+    """
+
+    data: DataSet
+    federation: Federation
+    method: Method[Any]
+    network: Network
+    plan: TrainingPlan
+    prepare: Preparation
+    seed: int
+    target_mean: float = 0.0
+    target_scale: float = 1.0
+
+    def evaluation_indices(self, domain: str, split: str) -> Indices:
+        """The samples of an evaluation set; the held-out domains are reachable only here."""
+        if split == "target":
+            return self.federation.target_indices(domain)
+        return self.federation.of_split(Split[split.upper()], domain)
+
+    def evaluation_sets(self, *splits: str) -> list[EvaluationSet]:
+        """All non-empty (domain, split) pairs of the given splits."""
+        held_out = self.federation.held_out
+        sources = [domain for domain in self.data.domains if domain not in held_out]
+        return [
+            (domain, split)
+            for split in splits
+            for domain in (held_out if split == "target" else sources)
+            if len(self.evaluation_indices(domain, split))
+        ]
+
+
+class Workspace:
+    """One process's copy of the shared module, reused in place by every client and evaluation."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+        device = experiment.prepare.device
+        self.module: nn.Module = experiment.method.build(experiment.network).to(device)
+        self.flat = FlatState(self.module)
+        self.deployed = experiment.method.deployed(self.module)
+
+    def train_client(
+        self,
+        position: int,
+        *,
+        round: int,
+        weights: Tensor,
+        received: Mapping[str, Tensor],
+        state: MutableMapping[str, Tensor],
+        progress: Callable[[int], None],
+    ) -> Update:
+        """Run the method's client half for one client, from the server's weights."""
+        experiment = self.experiment
+        client = experiment.federation[position]
+        self.flat.load(weights)
+        work = ClientWork(
+            client=client.name,
+            round=round,
+            seed=experiment.seed,
+            module=self.module,
+            flat=self.flat,
+            start=weights,
+            train=Samples(experiment.data, client.train),
+            validation=Samples(experiment.data, client.validation),
+            plan=experiment.plan,
+            prepare=experiment.prepare,
+            received=received,
+            state=state,
+            progress=progress,
+        )
+        with global_torch_seed(experiment.seed, "dropout", client.name, round):
+            return experiment.method.client(work)
+
+    def evaluate(self, domain: str, split: str) -> Tally:
+        """Tally the deployed network, with the weights it has now, on one evaluation set."""
+        experiment = self.experiment
+        samples = Samples(experiment.data, experiment.evaluation_indices(domain, split))
+        tally = make_tally(
+            experiment.data.task,
+            experiment.data.outputs,
+            target_mean=experiment.target_mean,
+            target_scale=experiment.target_scale,
+        )
+        return evaluate(self.deployed, samples, prepare=experiment.prepare, tally=tally)
+
+
+def choose_device(name: str) -> torch.device:
+    """Turn `auto` into the best device there is; refuse one that is not there."""
+    from unseen.errors import UsageError
+
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise UsageError(f"device {name!r} is not available here; use auto or cpu") from None
+    return device

@@ -1,0 +1,21 @@
+"""Who wants to follow a run while it goes: the base class hears everything and says nothing."""
+
+from __future__ import annotations
+
+from unseen.engine.records import Record
+
+
+class Listener:
+    """Override what is of interest; the command line draws its progress from these calls."""
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Hear of slow preparation, such as decoding images."""
+
+    def training_starts(self, *, first_round: int, rounds: int, samples: int) -> None:
+        """Hear that rounds begin, and how many samples a full round trains on."""
+
+    def samples_done(self, count: int) -> None:
+        """Hear that a client trained on so many samples."""
+
+    def recorded(self, record: Record) -> None:
+        """Hear of an event as it is written to the records."""

@@ -1,0 +1,56 @@
+"""The in-process engine: clients work one after another in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from unseen.engine.base import Reply
+from unseen.engine.experiment import EvaluationSet, Experiment, Workspace
+from unseen.engine.states import StateStore
+from unseen.evaluation import Tally
+
+
+class LocalEngine:
+    """Runs every client here, on one reused module."""
+
+    def __init__(self, experiment: Experiment, states: StateStore) -> None:
+        self.workspace = Workspace(experiment)
+        self.states = states
+        self._rows = torch.empty(0)
+
+    def train(
+        self,
+        clients: Sequence[int],
+        *,
+        round: int,
+        weights: Tensor,
+        received: Mapping[str, Tensor],
+        progress: Callable[[int], None],
+    ) -> tuple[Tensor, list[Reply]]:
+        """Let the clients work in turn."""
+        if self._rows.shape != (len(clients), len(weights)):
+            self._rows = torch.empty(len(clients), len(weights))
+        names = self.workspace.experiment.federation.names
+        replies = []
+        for row, position in zip(self._rows, clients, strict=True):
+            name = names[position]
+            state = self.states.read(name)
+            update = self.workspace.train_client(
+                position, round=round, weights=weights, received=received, state=state, progress=progress
+            )
+            self.states.write(name, state, round=round)
+            row.copy_(update.weights)
+            replies.append(Reply(name, replace(update, weights=row)))
+        return self._rows, replies
+
+    def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[Tally]:
+        """Evaluate on every set in turn."""
+        self.workspace.flat.load(weights)
+        return [self.workspace.evaluate(domain, split) for domain, split in sets]
+
+    def close(self) -> None:
+        """Nothing to let go of."""

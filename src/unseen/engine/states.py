@@ -1,0 +1,75 @@
+"""Client memory on disk: what a client keeps from round to round, in files of its own.
+
+Every change is a new file named after the round, and the checkpoint names the version that counts, so a
+crash between the two costs nothing. Clients without memory cost nothing either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+from urllib.parse import quote
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from unseen.files import write_atomically
+
+
+class ClientState(MutableMapping[str, Tensor]):
+    """A client's named tensors; knows whether it was changed."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self._tensors = tensors
+        self.changed = False
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self._tensors[key]
+
+    def __setitem__(self, key: str, value: Tensor) -> None:
+        self._tensors[key] = value
+        self.changed = True
+
+    def __delitem__(self, key: str) -> None:
+        del self._tensors[key]
+        self.changed = True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+class StateStore:
+    """Reads and writes the memory of all clients; `versions` maps a client to the round of its newest file."""
+
+    def __init__(self, folder: Path, versions: dict[str, int] | None = None) -> None:
+        self.folder = folder
+        self.versions = dict(versions or {})
+
+    def read(self, client: str) -> ClientState:
+        """Load a client's memory; empty if it has none."""
+        if client not in self.versions:
+            return ClientState({})
+        return ClientState(load_file(self._path(client, self.versions[client])))
+
+    def write(self, client: str, state: ClientState, *, round: int) -> None:
+        """Keep a client's memory if it changed in this round."""
+        if not state.changed:
+            return
+        tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
+        write_atomically(self._path(client, round), lambda path: save_file(tensors, path))
+        self.versions[client] = round
+
+    def forget_old(self) -> None:
+        """Delete the files that no client's current version needs."""
+        if not self.folder.is_dir():
+            return
+        current = {self._path(client, round).name for client, round in self.versions.items()}
+        for path in self.folder.iterdir():
+            if path.name not in current:
+                path.unlink(missing_ok=True)
+
+    def _path(self, client: str, round: int) -> Path:
+        return self.folder / f"{quote(client, safe='')}@{round}.safetensors"

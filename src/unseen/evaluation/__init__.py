@@ -1,0 +1,27 @@
+"""Metrics, evaluation and model selection."""
+
+from unseen.evaluation.evaluate import evaluate, predict_batches
+from unseen.evaluation.selection import SELECTION_RULES, Selection, mean_metric, select
+from unseen.evaluation.tally import (
+    PRIMARY,
+    ClassificationTally,
+    Metrics,
+    RegressionTally,
+    Tally,
+    make_tally,
+)
+
+__all__ = [
+    "PRIMARY",
+    "SELECTION_RULES",
+    "ClassificationTally",
+    "Metrics",
+    "RegressionTally",
+    "Selection",
+    "Tally",
+    "evaluate",
+    "make_tally",
+    "mean_metric",
+    "predict_batches",
+    "select",
+]

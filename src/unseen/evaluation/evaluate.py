@@ -1,0 +1,32 @@
+"""Running a network over samples, in large batches and without gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from unseen.data import Batch, Samples
+from unseen.evaluation.tally import Tally
+from unseen.models import Network
+
+EVALUATION_BATCH = 256
+
+
+def predict_batches(
+    network: Network, samples: Samples, *, prepare: Callable[[Batch], Batch], batch_size: int = EVALUATION_BATCH
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield (outputs, targets) for all samples, in their order."""
+    network.eval()
+    with torch.inference_mode():
+        for positions in torch.arange(len(samples)).split(batch_size):
+            batch = prepare(samples.gather(positions))
+            yield network(batch.inputs), batch.targets
+
+
+def evaluate(network: Network, samples: Samples, *, prepare: Callable[[Batch], Batch], tally: Tally) -> Tally:
+    """Tally the network's outputs over all samples."""
+    for outputs, targets in predict_batches(network, samples, prepare=prepare):
+        tally.add(outputs, targets)
+    return tally

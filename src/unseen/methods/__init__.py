@@ -1,0 +1,15 @@
+"""One file a method: its settings, its client half, its server half, its paper.
+
+Every module in this folder is imported here, so a new file with a registered method is all it takes.
+"""
+
+import importlib
+import pkgutil
+
+from unseen.methods.base import METHODS, Method, Paper, make_method, register
+from unseen.methods.settings import Settings, describe_settings, setting
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["METHODS", "Method", "Paper", "Settings", "describe_settings", "make_method", "register", "setting"]

@@ -1,0 +1,98 @@
+"""What a method is: settings, a client half, a server half, its paper. One file each.
+
+A method knows nothing of processes, Flower, files or the screen; engines call its halves.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
+
+from torch import Tensor, nn
+
+from unseen.aggregation import ServerWork
+from unseen.methods.settings import Settings, make_settings
+from unseen.models import Network
+from unseen.registry import Registry
+from unseen.training import ClientWork, Update
+
+Topology = Literal["parallel", "serial", "pooled"]
+S = TypeVar("S", bound=Settings)
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Where a method comes from."""
+
+    title: str
+    authors: str
+    year: int
+    venue: str
+
+
+class Method(ABC, Generic[S]):
+    """The two halves of a method and the facts that engines need to know about it.
+
+    topology                  parallel: clients work at the same time on the same weights; serial: the
+                              model visits them one after another; pooled: all data in one place
+    needs_individual_updates  whether the server half looks at single clients' states; where it does not,
+                              sums suffice and secure summation can serve it
+    sends                     the kinds of values that leave a client, for the privacy record; `Update.extras`
+                              may only have keys named here
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    paper: ClassVar[Paper]
+    topology: ClassVar[Topology] = "parallel"
+    needs_individual_updates: ClassVar[bool] = False
+    sends: ClassVar[tuple[str, ...]] = ("model weights", "number of samples")
+
+    def __init__(self, settings: S) -> None:
+        self.settings = settings
+
+    @classmethod
+    def settings_type(cls) -> type[S]:
+        """The dataclass given as the class's type argument: `class X(Method[XSettings])`."""
+        for base in getattr(cls, "__orig_bases__", ()):
+            for argument in get_args(base):
+                if isinstance(argument, type) and issubclass(argument, Settings):
+                    return cast(type[S], argument)
+        return cast(type[S], Settings)
+
+    def build(self, network: Network) -> nn.Module:
+        """Make the module that clients train and send; by default the network itself."""
+        return network
+
+    def deployed(self, module: nn.Module) -> Network:
+        """The network inside `module` that is evaluated, saved and exported."""
+        return cast(Network, module)
+
+    def broadcast(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the server sends to every client beside the weights."""
+        return {}
+
+    def client(self, work: ClientWork) -> Update:
+        """Do one client's work of a round; by default plain training on the task's loss."""
+        work.fit(lambda batch: work.task_loss(work.module(batch.inputs), batch.targets))
+        return work.update()
+
+    @abstractmethod
+    def server(self, work: ServerWork) -> Tensor:
+        """Merge a round's updates into the new global weights."""
+
+
+METHODS: Registry[type[Method[Any]]] = Registry("method")
+
+
+def register(method: type[Method[Any]]) -> type[Method[Any]]:
+    """Enter a method under its name: command line, bench, tests and docs find it there."""
+    return METHODS.register(method.name)(method)
+
+
+def make_method(name: str, settings: Mapping[str, Any] | None = None) -> Method[Any]:
+    """Make a method by name with its settings checked."""
+    kind = METHODS[name]
+    return kind(make_settings(kind.settings_type(), settings or {}, method=name))

@@ -1,0 +1,30 @@
+"""DeepAll: all source data in one place and one model. The centralized reference, not a federation."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from unseen.aggregation import ServerWork
+from unseen.methods.base import Method, Paper, register
+from unseen.methods.settings import Settings
+
+
+@register
+class DeepAll(Method[Settings]):
+    """Plain training on the pooled source domains; what sharing the data would have given."""
+
+    name = "deepall"
+    summary = "all source data pooled, one model: the centralized reference"
+    paper = Paper(
+        title="Deeper, Broader and Artier Domain Generalization",
+        authors="Li, Yang, Song, Hospedales",
+        year=2017,
+        venue="ICCV",
+    )
+    topology = "pooled"
+    sends = ("all training data",)
+
+    def server(self, work: ServerWork) -> Tensor:
+        """Take the one model there is."""
+        (only,) = work.updates.rows
+        return only.clone()

@@ -1,0 +1,132 @@
+"""What a run came to: the closing evaluation of the selected model, and the result that follows from the records."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from unseen.data import Samples, Task
+from unseen.engine import Experiment, Record, Workspace, scores
+from unseen.evaluation import PRIMARY, ClassificationTally, Selection, mean_metric, predict_batches, select
+from unseen.randomness import numpy_generator
+
+EXAMPLES = 12
+SCATTER_POINTS = 500
+
+
+def final_record(workspace: Workspace, selected_round: int) -> Record:
+    """Evaluate the network as it now stands in the workspace, in the detail that the report shows."""
+    experiment = workspace.experiment
+    sets = experiment.evaluation_sets("validation", "test", "target")
+    tallies = [workspace.evaluate(domain, split) for domain, split in sets]
+    entries = scores(sets, tallies)
+    confusion = []
+    for (domain, split), tally, entry in zip(sets, tallies, entries, strict=True):
+        if isinstance(tally, ClassificationTally):
+            entry["per_class"] = dict(zip(experiment.data.classes, tally.per_class(), strict=True))
+            if split == "target":
+                confusion.append({"domain": domain, "matrix": tally.confusion.tolist()})
+    record: Record = {"round": selected_round, "scores": entries}
+    if experiment.data.task == "regression":
+        return {**record, "scatter": _scatter(workspace)}
+    examples = _examples(workspace) if experiment.data.is_image else []
+    return {**record, "confusion": confusion, "examples": examples}
+
+
+def make_result(records: Sequence[Record], *, selection: Selection, task: Task) -> dict[str, Any]:
+    """Derive metrics, times and bytes from the records alone."""
+    final = next(record for record in reversed(records) if record["event"] == "final")
+    rounds = [record for record in records if record["event"] == "round"]
+    primary = PRIMARY[task]
+    of_rule = {rule: select(records, rule, task) for rule in ("source-validation", "last", "oracle")}
+    targets = [score for score in final["scores"] if score["split"] == "target"]
+    judged = [score for score in final["scores"] if score["split"] != "test"]
+    worst = min(judged, key=lambda score: _or_low(score["metrics"][primary]))
+    return {
+        "selected_round": final["round"],
+        "selection": selection,
+        "metrics": {
+            "target": _means(final, "target"),
+            "target_oracle": _means(of_rule["oracle"], "target"),
+            "target_last": _means(of_rule["last"], "target"),
+            "source_validation": _means(final, "validation"),
+            "in_domain": _means(final, "test"),
+            "worst_domain": {"domain": worst["domain"], primary: worst["metrics"][primary]},
+        },
+        "target_domains": {score["domain"]: score["metrics"] for score in targets},
+        "bytes_up": sum(record["bytes_up"] for record in rounds),
+        "bytes_down": sum(record["bytes_down"] for record in rounds),
+    }
+
+
+def _means(evaluation: Record | None, split: str) -> dict[str, float | None] | None:
+    """Mean of every metric over the domains of a split; None where there are none."""
+    found = [score for score in (evaluation or {"scores": []})["scores"] if score["split"] == split]
+    if evaluation is None or not found:
+        return None
+    means = {name: mean_metric(evaluation, split, name) for name in found[0]["metrics"]}
+    return {name: None if value != value else value for name, value in means.items()}
+
+
+def _or_low(value: float | None) -> float:
+    return -2.0 if value is None else value
+
+
+def _outputs(workspace: Workspace, domain: str, rows: np.ndarray) -> torch.Tensor:  # type: ignore[type-arg]
+    samples = Samples(workspace.experiment.data, rows)
+    batches = predict_batches(workspace.deployed, samples, prepare=workspace.experiment.prepare)
+    return torch.cat([outputs for outputs, _ in batches]).cpu()
+
+
+def _scatter(workspace: Workspace) -> list[dict[str, Any]]:
+    """Truth and prediction of some held-out samples, in the target's own unit."""
+    experiment = workspace.experiment
+    plots = []
+    for domain in experiment.federation.held_out:
+        rows = experiment.federation.target_indices(domain)[:SCATTER_POINTS]
+        predicted = _outputs(workspace, domain, rows).squeeze(1).numpy()
+        back = lambda values: (values * experiment.target_scale + experiment.target_mean).tolist()  # noqa: E731
+        plots.append({"domain": domain, "truth": back(experiment.data.targets[rows]), "predicted": back(predicted)})
+    return plots
+
+
+def _examples(workspace: Workspace) -> list[dict[str, Any]]:
+    """Some held-out images with their predictions: as many wrong ones as right ones, if there are."""
+    experiment: Experiment = workspace.experiment
+    domain = experiment.federation.held_out[0]
+    rows = experiment.federation.target_indices(domain)
+    generator = numpy_generator(experiment.seed, "example images")
+    rows = generator.permutation(rows)[: 20 * EXAMPLES]
+    probabilities = _outputs(workspace, domain, rows).softmax(dim=1)
+    confidence, predicted = probabilities.max(dim=1)
+    truth = experiment.data.targets[rows]
+    right = np.flatnonzero(predicted.numpy() == truth)
+    wrong = np.flatnonzero(predicted.numpy() != truth)
+    half = EXAMPLES // 2
+    few_right = right[: max(half, EXAMPLES - len(wrong))]
+    chosen = [*few_right, *wrong[: EXAMPLES - len(few_right)]]
+    classes = experiment.data.classes
+    return [
+        {
+            "domain": domain,
+            "truth": classes[int(truth[place])],
+            "predicted": classes[int(predicted[place])],
+            "probability": float(confidence[place]),
+            "png": _png(experiment.data.inputs[rows[place]]),
+        }
+        for place in chosen
+    ]
+
+
+def _png(pixels: np.ndarray) -> str:  # type: ignore[type-arg]
+    from PIL import Image
+
+    image = Image.fromarray(cast(Any, pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels))
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG")
+    return base64.b64encode(buffer.getvalue()).decode()

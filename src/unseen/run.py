@@ -1,0 +1,216 @@
+"""A whole run: from a configuration to a folder with records, result, model and report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from unseen import __version__
+from unseen.config import RunConfig
+from unseen.engine import (
+    Checkpoint,
+    Listener,
+    LocalEngine,
+    Records,
+    Rounds,
+    RunFolder,
+    Schedule,
+    StateStore,
+)
+from unseen.errors import UsageError
+from unseen.evaluation import Selection
+from unseen.files import write_json
+from unseen.outcome import final_record, make_result
+from unseen.report import write_report
+from unseen.serving import SavedModel, load_model, save_model
+from unseen.serving.saved import ModelCard
+from unseen.setup import Setup, prepare_run
+
+LISTED_CLIENTS = 1000
+"""Runs with more clients do not list every one of them in the records."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run left behind: `values` is the content of its result.json."""
+
+    folder: Path
+    values: dict[str, Any]
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The result's metrics, `metrics["target"]` first of all."""
+        return cast(dict[str, Any], self.values["metrics"])
+
+    @cached_property
+    def model(self) -> SavedModel:
+        """The trained model, loaded on first use."""
+        return load_model(self.folder)
+
+
+def run(config: RunConfig, *, out: Path, resume: bool = False, listener: Listener | None = None) -> RunResult:
+    """Run (or, with `resume`, continue) the training that `config` describes, in the folder `out`."""
+    listener = listener or Listener()
+    folder = RunFolder(out)
+    if not (resume and folder.holds_run):
+        folder.require_free()
+    torch.set_num_threads(config.threads)
+    setup = prepare_run(config, listener)
+    with folder.locked():
+        if folder.holds_run:
+            _require_same(setup.config, RunConfig.load(folder.config), folder)
+        else:
+            setup.config.save(folder.config)
+        return _Run(setup, folder, listener).complete()
+
+
+class _Run:
+    """One run in its folder: opens or continues it, goes through its rounds, closes it."""
+
+    def __init__(self, setup: Setup, folder: RunFolder, listener: Listener) -> None:
+        self.setup, self.folder, self.listener = setup, folder, listener
+        found = Checkpoint.load(folder.checkpoint) if folder.checkpoint.exists() else None
+        if found is not None and found.run_id != setup.run_id:
+            raise UsageError(f"{folder.path} holds a run on other data or weights: choose another --out")
+        self.states = StateStore(folder.client_states, found.client_states if found else None)
+        self.records = Records(folder.records, keep_bytes=found.records_bytes if found else 0)
+        self.engine = LocalEngine(setup.experiment, self.states)
+        self.flat = self.engine.workspace.flat
+        if found is None:
+            start = self.flat.read().cpu()
+            self.checkpoint = Checkpoint(setup.run_id, round=0, weights=start, selected=start)
+            self._record("start", **self._start_facts())
+        else:
+            self.checkpoint = found
+            self._record("resume", round=found.round, time=_now())
+
+    def complete(self) -> RunResult:
+        """Go through the rounds that are left, then evaluate, save and report."""
+        config = self.setup.config
+        try:
+            rounds = Rounds(
+                self.setup.experiment,
+                self.engine,
+                layout=self.flat.layout,
+                schedule=Schedule(
+                    rounds=config.rounds,
+                    fraction=config.fraction,
+                    evaluate_every=config.evaluate_every,
+                    selection=cast(Selection, config.selection),
+                ),
+                checkpoint=self.checkpoint,
+                records=self.records,
+                states=self.states,
+                folder=self.folder,
+                listener=self.listener,
+            )
+            rounds.run()
+            return self._finish()
+        finally:
+            self.engine.close()
+
+    def _finish(self) -> RunResult:
+        """Evaluate the selected model in detail; write result, model and report."""
+        selection, task = cast(Selection, self.setup.config.selection), self.setup.experiment.data.task
+        chosen = rounds_best(self.records, selection, task)
+        self.flat.load(self.checkpoint.selected)
+        self._record("final", **final_record(self.engine.workspace, chosen))
+        outcome = make_result(self.records.entries, selection=selection, task=task)
+        config = self.setup.config
+        values = {
+            "run_id": self.setup.run_id,
+            "method": config.method,
+            "model": config.model,
+            "data": self.setup.experiment.data.name,
+            "task": task,
+            "held_out": list(config.hold_out),
+            "seed": config.seed,
+            "rounds": config.rounds,
+            **outcome,
+            "seconds": round(self.checkpoint.seconds, 3),
+            "privacy": [*self.setup.experiment.method.sends, "validation metrics"],
+        }
+        tensors = self.flat.layout.tensors(self.checkpoint.selected)
+        save_model(self.folder.model, tensors, self._card())
+        write_json(self.folder.result, values)
+        write_report(self.folder.path)
+        return RunResult(self.folder.path, values)
+
+    def _card(self) -> ModelCard:
+        setup, experiment = self.setup, self.setup.experiment
+        return ModelCard(
+            model=cast(str, setup.config.model),
+            method=setup.config.method,
+            settings=dict(setup.config.settings),
+            task=experiment.data.task,
+            classes=experiment.data.classes,
+            input_shape=setup.facts.input_shape,
+            outputs=setup.facts.outputs,
+            pixel_mean=experiment.prepare.normalise.mean,
+            pixel_std=experiment.prepare.normalise.std,
+            encoding=setup.encoding.to_dict() if setup.encoding else None,
+            data=experiment.data.name,
+            held_out=setup.config.hold_out,
+            run_id=setup.run_id,
+        )
+
+    def _start_facts(self) -> dict[str, Any]:
+        data, federation = self.setup.experiment.data, self.setup.experiment.federation
+        clients = [federation[position] for position in range(min(len(federation), LISTED_CLIENTS))]
+        return {
+            "time": _now(),
+            "run_id": self.setup.run_id,
+            "version": __version__,
+            "parameters": len(self.flat.parameters),
+            "data": {
+                "name": data.name,
+                "task": data.task,
+                "classes": data.classes,
+                "domains": data.domains,
+                "input_shape": data.input_shape,
+                "class_counts": data.class_counts(),
+                "fingerprint": data.fingerprint,
+                "notes": data.notes,
+            },
+            "clients": [
+                {
+                    "name": client.name,
+                    "domains": client.domains,
+                    "train": len(client.train),
+                    "validation": len(client.validation),
+                    "test": len(client.test),
+                }
+                for client in clients
+            ],
+            "client_count": len(federation),
+            "held_out": self.setup.config.hold_out,
+        }
+
+    def _record(self, event: str, **values: Any) -> None:
+        self.listener.recorded(self.records.append(event, **values))
+
+
+def rounds_best(records: Records, selection: Selection, task: Any) -> int:
+    """The round that selection prefers."""
+    from unseen.evaluation import select
+
+    best = select(records.entries, selection, task)
+    assert best is not None, "the last round is always evaluated"
+    return int(best["round"])
+
+
+def _require_same(config: RunConfig, recorded: RunConfig, folder: RunFolder) -> None:
+    """Refuse to continue a run as another one."""
+    different = config.differences(recorded)
+    if different:
+        listed = "; ".join(f"{key}: {theirs!r} there, {mine!r} now" for key, (mine, theirs) in different.items())
+        raise UsageError(f"{folder.path} holds another run ({listed}): choose another --out")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

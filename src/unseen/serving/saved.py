@@ -1,0 +1,87 @@
+"""A trained model as one self-describing file: weights, and in its header all that is needed to use them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from unseen.data.dataset import Task
+from unseen.data.transforms import Normalise
+from unseen.errors import UnseenError
+from unseen.files import write_atomically
+from unseen.methods import make_method
+from unseen.models import ModelFacts, Network, build_model
+
+_HEADER = "unseen"
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What a user of the weights has to know.
+
+    encoding  how rows of a table become inputs (None for images)
+    """
+
+    model: str
+    method: str
+    settings: dict[str, Any]
+    task: Task
+    classes: tuple[str, ...]
+    input_shape: tuple[int, ...]
+    outputs: int
+    pixel_mean: tuple[float, ...]
+    pixel_std: tuple[float, ...]
+    encoding: dict[str, Any] | None
+    data: str
+    held_out: tuple[str, ...]
+    run_id: str
+
+    @property
+    def normalise(self) -> Normalise:
+        """How pixels are normalised."""
+        return Normalise(mean=self.pixel_mean, std=self.pixel_std)
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A network ready for use, and its card."""
+
+    network: Network
+    card: ModelCard
+
+
+def save_model(path: Path, tensors: dict[str, Tensor], card: ModelCard) -> None:
+    """Write the shared module's tensors and the card, atomically."""
+    header = {_HEADER: json.dumps(asdict(card), ensure_ascii=False)}
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomically(path, lambda target: save_file(whole, target, header))
+
+
+def load_model(path: Path) -> SavedModel:
+    """Load a model from a run folder or a model file."""
+    file = path / "model.safetensors" if path.is_dir() else path
+    if not file.exists():
+        what = "no finished run" if path.is_dir() else "no such file"
+        raise UnseenError(f"{path}: {what}; expected a run folder with model.safetensors, or that file")
+    try:
+        with safe_open(file, framework="pt") as opened:
+            header = json.loads((opened.metadata() or {})[_HEADER])
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise UnseenError(f"{file} is not a model written by unseen ({error})") from error
+    card = ModelCard(**{key: tuple(value) if isinstance(value, list) else value for key, value in header.items()})
+    module = _module(card)
+    module.load_state_dict(tensors)
+    network = make_method(card.method, card.settings).deployed(module).eval()
+    return SavedModel(network, card)
+
+
+def _module(card: ModelCard) -> nn.Module:
+    network = build_model(card.model, ModelFacts(card.input_shape, card.outputs), seed=0)
+    return make_method(card.method, card.settings).build(network)

@@ -1,0 +1,162 @@
+"""From a configuration to an experiment: loads the data, deals it out, builds the model and the method."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from unseen.config import RunConfig
+from unseen.data import DataRequest, DataSet, load_data
+from unseen.data.augment import AUGMENTATIONS
+from unseen.data.encoding import TableEncoding, encode, fit_encoding
+from unseen.data.transforms import Normalise
+from unseen.engine import Experiment, Listener, choose_device
+from unseen.errors import UnseenError, UsageError
+from unseen.evaluation import SELECTION_RULES
+from unseen.errors import unknown_name
+from unseen.federation import PARTITIONS, Federation, PartitionPlan, SplitFractions, make_federation
+from unseen.methods import make_method
+from unseen.methods.base import Method
+from unseen.models import ModelFacts, build_model
+from unseen.training import Preparation, TrainingPlan
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A configuration with every choice made, its experiment, and the run's identity."""
+
+    config: RunConfig
+    experiment: Experiment
+    facts: ModelFacts
+    encoding: TableEncoding | None
+    run_id: str
+
+
+def prepare_run(config: RunConfig, listener: Listener) -> Setup:
+    """Resolve a configuration. Cheap checks come first, so that a wrong name costs no decoding."""
+    method = _check_names(config)
+    data = load_data(_request(config, listener))
+    if len(data.domains) < 2:
+        raise UnseenError(
+            f"{data.name} has one domain only ({data.domains[0]}); hold one out and train on others: "
+            "at least two are needed"
+        )
+    data.require_hold_out(config.hold_out)
+    federation = make_federation(
+        data,
+        held_out=config.hold_out,
+        plan=PartitionPlan(
+            kind=cast(Any, config.partition),
+            clients_per_domain=config.clients_per_domain,
+            alpha=config.alpha,
+            heterogeneity=config.heterogeneity,
+        ),
+        fractions=SplitFractions(validation=config.validation, test=config.test),
+        seed=config.seed,
+    )
+    if method.topology == "pooled":
+        federation = federation.pooled()
+    encoding = None
+    if data.columns:
+        rows = [federation[position].train for position in range(len(federation))]
+        encoding = fit_encoding(data, rows, statistics=cast(Any, config.table_statistics))
+        data = encode(data, encoding)
+    _check_batch_size(config, federation)
+
+    config = config.resolved(
+        task=data.task,
+        model=config.model or _default_model(data),
+        augment=config.augment or _default_augmentation(data),
+        image_size=data.input_shape[-1] if data.is_image else None,
+        settings=dict(vars(method.settings)),
+    )
+    facts = ModelFacts(data.input_shape, data.outputs)
+    weights = Path(config.weights) if config.weights else None
+    network = build_model(cast(str, config.model), facts, seed=config.seed, weights=weights)
+    experiment = Experiment(
+        data=data,
+        federation=federation,
+        method=method,
+        network=network,
+        plan=_plan(config),
+        prepare=Preparation(
+            normalise=Normalise(mean=network.pixel_mean, std=network.pixel_std),
+            augmentation=cast(str, config.augment),
+            device=choose_device(config.device),
+        ),
+        seed=config.seed,
+        target_mean=encoding.target_mean if encoding else 0.0,
+        target_scale=encoding.target_std if encoding else 1.0,
+    )
+    content = {"data_fingerprint": data.fingerprint}
+    if weights is not None:
+        content["weights_fingerprint"] = hashlib.sha256(weights.read_bytes()).hexdigest()
+    return Setup(config, experiment, facts, encoding, config.identity(**content))
+
+
+def _check_names(config: RunConfig) -> Method[Any]:
+    """Refuse unknown names before anything slow happens."""
+    method = make_method(config.method, config.settings)
+    for kind, name, known in (
+        ("selection rule", config.selection, SELECTION_RULES),
+        ("partition", config.partition, PARTITIONS),
+        ("augmentation", config.augment or "none", AUGMENTATIONS),
+        ("engine", config.engine, ("local",)),
+        ("table statistics", config.table_statistics, ("federated", "local")),
+        ("task", config.task or "classification", ("classification", "regression")),
+    ):
+        if name not in known:
+            raise unknown_name(kind, name, known)
+    _plan(config)
+    return method
+
+
+def _request(config: RunConfig, listener: Listener) -> DataRequest:
+    root = config.data_root or os.environ.get("UNSEEN_DATA")
+    return DataRequest(
+        source=config.data,
+        root=Path(root).expanduser() if root else None,
+        image_size=config.image_size,
+        domain_column=config.domain_column,
+        target_column=config.target,
+        task=config.task,
+        skip_unreadable=config.skip_unreadable,
+        progress=listener.preparing,
+    )
+
+
+def _plan(config: RunConfig) -> TrainingPlan:
+    return TrainingPlan(
+        epochs=config.local_epochs,
+        batch_size=config.batch_size,
+        lr=config.lr,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        optimiser=cast(Any, config.optimiser),
+        batches_per_epoch=config.batches_per_epoch,
+        label_smoothing=config.label_smoothing,
+    )
+
+
+def _check_batch_size(config: RunConfig, federation: Federation) -> None:
+    sizes = federation.train_sizes
+    smallest = int(sizes.argmin())
+    if config.batch_size > sizes[smallest]:
+        raise UsageError(
+            f"batch size {config.batch_size} is larger than the {sizes[smallest]} training samples of client "
+            f"{federation.names[smallest]!r}; use --batch-size {sizes[smallest]} or less, or fewer clients"
+        )
+
+
+def _default_model(data: DataSet) -> str:
+    if not data.is_image:
+        return "mlp"
+    return "mnist-cnn" if data.input_shape[-1] <= 32 else "resnet18"
+
+
+def _default_augmentation(data: DataSet) -> str:
+    """Augment photographs; small digits and tables stay as they are."""
+    return "standard" if data.is_image and data.input_shape[-1] > 32 else "none"

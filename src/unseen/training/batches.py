@@ -1,0 +1,59 @@
+"""From samples to what a network eats: the order of batches, augmentation, normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unseen.data import Batch
+from unseen.data.augment import AUGMENTATIONS
+from unseen.data.transforms import Normalise
+
+
+def batch_positions(
+    count: int, batch_size: int, *, generator: torch.Generator, batches: int | None = None
+) -> Iterator[Tensor]:
+    """Yield the positions of one epoch's batches in random order.
+
+    A last batch of a single sample joins the one before it, because batch norm cannot take it.
+    With `batches` given, exactly that many full batches come, through reshuffled data where it is short.
+    """
+    if batches is None:
+        parts = list(torch.randperm(count, generator=generator).split(batch_size))
+        if len(parts) > 1 and len(parts[-1]) == 1:
+            parts[-2:] = [torch.cat(parts[-2:])]
+        yield from parts
+        return
+    needed = batches * batch_size
+    passes = [torch.randperm(count, generator=generator) for _ in range(-(-needed // count))]
+    yield from torch.cat(passes)[:needed].split(batch_size)
+
+
+def samples_in_epoch(count: int, batch_size: int, batches: int | None = None) -> int:
+    """How many samples `batch_positions` yields in one epoch."""
+    return count if batches is None else batches * batch_size
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Brings a raw batch to the device and into the form that networks eat.
+
+    Augmentation happens only where a generator is given, that is in training.
+    """
+
+    normalise: Normalise
+    augmentation: str = "none"
+    device: torch.device = torch.device("cpu")
+
+    def __call__(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
+        """Move, augment (in training) and normalise a batch."""
+        inputs = batch.inputs.to(self.device, non_blocking=True)
+        if generator is None or self.augmentation == "none" or inputs.ndim != 4:
+            inputs = self.normalise(inputs)
+        else:
+            augment = AUGMENTATIONS[self.augmentation]
+            inputs = self.normalise.finish(augment(self.normalise.scale(inputs), generator))
+        return Batch(inputs, batch.targets.to(self.device), batch.domains.to(self.device))

@@ -1,0 +1,162 @@
+"""One client's local work: what it may see, the loop, and what it may send.
+
+A method's client half gets a `ClientWork` and returns an `Update`. Nothing else of the client's world
+is reachable from there: no other client, no held-out domain, no file, no screen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unseen.data import Batch, Samples
+from unseen.errors import UnseenError
+from unseen.models import FlatState
+from unseen.randomness import torch_generator
+from unseen.training.batches import Preparation, batch_positions
+from unseen.training.optimisers import make_optimiser
+from unseen.training.plan import TrainingPlan
+
+Loss = Callable[[Batch], Tensor]
+AdjustGradient = Callable[[Tensor, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a client sends after its local work.
+
+    weights      its whole state as a flat vector
+    samples      how many training samples it holds
+    steps        how many optimiser steps it took
+    seen         how many samples went through training, repetitions counted
+    loss         mean training loss, for the progress line
+    extras       whatever else the method sends; every key is declared in `Method.sends`
+    diagnostics  numbers that show what the method did here, for the records
+    """
+
+    weights: Tensor
+    samples: int
+    steps: int
+    seen: int
+    loss: float
+    extras: dict[str, Tensor] = field(default_factory=dict)
+    diagnostics: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of what travels to the server."""
+        return self.weights.nbytes + sum(value.nbytes for value in self.extras.values())
+
+
+@dataclass
+class ClientWork:
+    """Everything a client half may use.
+
+    module, flat  the shared model, already loaded with the server's weights, and its flat view
+    start         the server's weights as they arrived
+    received      what else the server sent with them
+    state         the client's own memory: kept from round to round, never sent
+    progress      called with the number of samples after every batch
+    """
+
+    client: str
+    round: int
+    seed: int
+    module: nn.Module
+    flat: FlatState
+    start: Tensor
+    train: Samples
+    validation: Samples
+    plan: TrainingPlan
+    prepare: Preparation
+    received: Mapping[str, Tensor] = field(default_factory=dict)
+    state: MutableMapping[str, Tensor] = field(default_factory=dict)
+    progress: Callable[[int], None] = lambda _: None
+    _steps: int = 0
+    _samples_seen: int = 0
+    _loss_sum: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Make the client's generator for a purpose in this round."""
+        return torch_generator(self.seed, purpose, self.client, self.round)
+
+    def task_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy (with the plan's label smoothing), or squared error for regression."""
+        if self.train.data.task == "regression":
+            return F.mse_loss(outputs.squeeze(1), targets)
+        return F.cross_entropy(outputs, targets, label_smoothing=self.plan.label_smoothing)
+
+    def batches(self, *, epochs: int | None = None, purpose: str = "training") -> Iterator[Batch]:
+        """Yield prepared training batches of some epochs (the plan's number unless given)."""
+        order, augment = self.generator(f"{purpose}: order"), self.generator(f"{purpose}: augmentation")
+        plan = self.plan
+        for _ in range(epochs or plan.epochs):
+            for positions in batch_positions(
+                len(self.train), plan.batch_size, generator=order, batches=plan.batches_per_epoch
+            ):
+                yield self.prepare(self.train.gather(positions), augment)
+                self._steps += 1
+                self._samples_seen += len(positions)
+                self.progress(len(positions))
+
+    def meter(self, loss: Tensor, batch: Batch) -> None:
+        """Count a batch's loss towards the mean that is reported."""
+        self._loss_sum += loss.detach().double().cpu() * len(batch.targets)
+
+    def fit(
+        self, loss: Loss, *, epochs: int | None = None, adjust_gradient: AdjustGradient | None = None,
+        purpose: str = "training",
+    ) -> None:
+        """Train the shared module on `loss`.
+
+        adjust_gradient  called with the flat parameters and gradient before every step, to change the
+                         gradient in place (proximal terms, control variates)
+        """
+        flat = self.flat
+        optimiser = make_optimiser(self.plan, flat.parameters, flat.gradient)
+        self.module.train()
+        for batch in self.batches(epochs=epochs, purpose=purpose):
+            flat.gradient.zero_()
+            value = loss(batch)
+            value.backward()
+            if adjust_gradient is not None:
+                adjust_gradient(flat.parameters, flat.gradient)
+            optimiser.step()
+            self.meter(value, batch)
+
+    def update(
+        self, *, extras: dict[str, Tensor] | None = None, diagnostics: dict[str, Any] | None = None
+    ) -> Update:
+        """Close the work: the module's present state and what goes with it."""
+        return Update(
+            weights=self.flat.read(),
+            samples=len(self.train),
+            steps=self._steps,
+            seen=self._samples_seen,
+            loss=float(self._loss_sum) / max(self._samples_seen, 1),
+            extras=extras or {},
+            diagnostics=diagnostics or {},
+        )
+
+
+def reason_to_reject(update: Update, size: int) -> str | None:
+    """Say why a server must set an update aside, or None if it is sound."""
+    if update.weights.shape != (size,):
+        return f"sent {tuple(update.weights.shape)} numbers where the model has {size}"
+    if not math.isfinite(update.loss):
+        return "its training loss is not finite"
+    if not bool(torch.isfinite(update.weights).all()):
+        return "its weights contain NaN or infinite numbers"
+    if not all(bool(torch.isfinite(value).all()) for value in update.extras.values() if value.is_floating_point()):
+        return "what it sent beside its weights contains NaN or infinite numbers"
+    return None
+
+
+class Diverged(UnseenError):
+    """No client returned a usable update."""
