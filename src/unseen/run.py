@@ -214,3 +214,21 @@ def _require_same(config: RunConfig, recorded: RunConfig, folder: RunFolder) -> 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def default_folder(config: RunConfig, *, resume: bool) -> Path:
+    """Choose a run folder under runs/: the newest of that name to resume, else the first that is free."""
+    parts = [Path(config.data).stem, *config.hold_out, config.method, str(config.seed)]
+    base = Path("runs") / "-".join(part.replace("/", "_") for part in parts)
+    names = [base, *(base.with_name(f"{base.name}.{number}") for number in range(2, 1000))]
+    free = next(position for position, path in enumerate(names) if not path.exists())
+    return names[max(free - 1, 0)] if resume else names[free]
+
+
+def resume_config(folder: Path, given: dict[str, Any]) -> RunConfig:
+    """Read the configuration of an unfinished run, with what the caller says of where it runs now."""
+    path = RunFolder(folder).config
+    if not path.exists():
+        raise UsageError(f"{folder} holds no run to go on with (no config.toml)")
+    recorded = RunConfig.load(path)
+    return RunConfig.from_mapping({**vars(recorded), **given})

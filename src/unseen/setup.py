@@ -6,22 +6,23 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from unseen.config import RunConfig
 from unseen.data import DataRequest, DataSet, load_data
 from unseen.data.augment import AUGMENTATIONS
-from unseen.data.encoding import TableEncoding, encode, fit_encoding
 from unseen.data.transforms import Normalise
 from unseen.engine import Experiment, Listener, choose_device
-from unseen.errors import UnseenError, UsageError
+from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.evaluation import SELECTION_RULES
-from unseen.errors import unknown_name
 from unseen.federation import PARTITIONS, Federation, PartitionPlan, SplitFractions, make_federation
 from unseen.methods import make_method
 from unseen.methods.base import Method
 from unseen.models import ModelFacts, build_model
 from unseen.training import Preparation, TrainingPlan
+
+if TYPE_CHECKING:
+    from unseen.data.encoding import TableEncoding
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ def prepare_run(config: RunConfig, listener: Listener) -> Setup:
         federation = federation.pooled()
     encoding = None
     if data.columns:
+        from unseen.data.encoding import encode, fit_encoding
+
         rows = [federation[position].train for position in range(len(federation))]
         encoding = fit_encoding(data, rows, statistics=cast(Any, config.table_statistics))
         data = encode(data, encoding)

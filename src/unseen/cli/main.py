@@ -1,0 +1,49 @@
+"""The `unseen` command: its sub-commands, and how errors leave it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from unseen import __version__
+from unseen.cli import data, demo, listing, report, serving, train
+from unseen.errors import UnseenError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train one model across data silos that may not share their data, so that it works on a domain none of "
+    "them has seen.\n\nStart with `unseen demo`, or with your own folders, one folder a site:\n\n"
+    "    unseen train my_data/ --hold-out site_d --method fedavg",
+)
+app.command("train")(train.train_command)
+app.command("demo")(demo.demo_command)
+app.command("report")(report.report_command)
+app.command("predict")(serving.predict_command)
+app.command("export")(serving.export_command)
+app.add_typer(listing.app, name="list")
+app.add_typer(data.app, name="data")
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and stop.", is_eager=True)] = False,
+) -> None:
+    if version:
+        typer.echo(f"unseen {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; errors meant for users become one line and an exit code."""
+    try:
+        app(prog_name="unseen")
+    except UnseenError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.exit(1)

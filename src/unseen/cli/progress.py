@@ -1,0 +1,83 @@
+"""Live progress of a run: round, loss, validation score, samples per second, time left. Silent when piped."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from unseen.data import Task
+from unseen.engine import Listener, Record
+from unseen.evaluation import PRIMARY, mean_metric
+
+
+class LiveProgress(Listener):
+    """Draws one line that moves with every batch."""
+
+    def __init__(self, console: Console, *, label: str) -> None:
+        self.label = label
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._bar = self._progress.add_task(label, total=None, note="preparing")
+        self._rounds = self._samples = 0
+        self._started, self._seen = time.perf_counter(), 0
+        self._round, self._loss, self._score = 0, "", ""
+
+    def __enter__(self) -> LiveProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Show slow preparation."""
+        self._progress.update(self._bar, completed=done, total=total, note=f"{what} {done}/{total}")
+
+    def training_starts(self, *, first_round: int, rounds: int, samples: int) -> None:
+        """Start the bar over."""
+        self._rounds, self._round = rounds, first_round - 1
+        self._samples = max(samples, 1)
+        self._started = time.perf_counter()
+        self._progress.reset(self._bar, total=(rounds - first_round + 1) * self._samples, note="")
+        self._show()
+
+    def samples_done(self, count: int) -> None:
+        """Move the bar."""
+        self._seen += count
+        self._progress.advance(self._bar, count)
+        self._show()
+
+    def recorded(self, record: Record) -> None:
+        """Take the numbers that matter from the records."""
+        if record["event"] == "round":
+            self._round = record["round"]
+            self._loss = f"loss {record['loss']:.3f}"
+        elif record["event"] == "evaluation":
+            metrics = record["scores"][0]["metrics"]
+            task: Task = "classification" if "accuracy" in metrics else "regression"
+            value = mean_metric(record, "validation", PRIMARY[task])
+            self._score = f"validation {value:.1%}" if task == "classification" else f"validation r {value:.3f}"
+        elif record["event"] == "fault":
+            self._progress.console.print(
+                f"round {record['round']}: {record['client']} was set aside: {record['reason']}", style="yellow"
+            )
+        if self._rounds:
+            self._show()
+
+    def _show(self) -> None:
+        speed = self._seen / max(time.perf_counter() - self._started, 1e-9)
+        parts = [f"round {min(self._round + 1, self._rounds)}/{self._rounds}", self._loss, self._score]
+        parts.append(f"{speed:,.0f}/s")
+        self._progress.update(self._bar, note="  ".join(part for part in parts if part))

@@ -1,0 +1,41 @@
+"""`unseen report`: write a run's page again, or compare runs on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from unseen.cli.console import print_json, results
+from unseen.errors import UsageError
+
+
+def report_command(
+    runs: Annotated[list[Path], typer.Argument(help="One run folder, or several to compare.")],
+    out: Annotated[Optional[Path], typer.Option(help="Where to write the page that compares several runs.")] = None,
+    figures: Annotated[Optional[Path], typer.Option(help="Also write the figures as PNG files into this folder.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the paths as JSON.")] = False,
+) -> None:
+    """Write the report page of a run from its records, or one page that compares several runs.
+
+    Examples:
+
+        unseen report runs/rotated-digits-75-fedavg-0 --figures figures
+
+        unseen report demo/fedavg demo/deepall --out comparison.html
+    """
+    from unseen.report import write_comparison, write_figures, write_report
+
+    if len(runs) == 1:
+        pages = [write_report(runs[0])]
+    elif out is None:
+        raise UsageError("several runs go onto one page: say where with --out comparison.html")
+    else:
+        pages = [write_comparison(runs, out)]
+    pictures = [path for run in runs for path in write_figures(run, figures / run.name)] if figures else []
+    if as_json:
+        print_json({"pages": [str(page) for page in pages], "figures": [str(path) for path in pictures]})
+        return
+    for path in (*pages, *pictures):
+        results().print(str(path), soft_wrap=True)

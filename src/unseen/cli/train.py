@@ -1,0 +1,134 @@
+"""`unseen train`: one run, with one domain held out."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from unseen.cli.console import INTERRUPTED, messages, print_json, results
+from unseen.errors import UsageError
+
+EXAMPLES = """Examples:
+
+    unseen train rotated-digits --hold-out 75 --rounds 5
+
+    unseen train my_data/ --hold-out site_d --model resnet18 --image-size 64
+
+    unseen train table.csv --hold-out north --target price --task regression
+
+    unseen train --resume --out runs/rotated-digits-75-fedavg-0
+"""
+
+_DATA = "What is learnt"
+_WHO = "Who holds it"
+_HOW = "How it is learnt"
+_WHERE = "Where"
+
+
+def train_command(  # noqa: PLR0917 (one parameter an option)
+    data: Annotated[
+        Optional[str], typer.Argument(help="A named data set, a folder domain/class/image, or a table (.csv, .parquet).")
+    ] = None,
+    hold_out: Annotated[
+        Optional[list[str]], typer.Option(help="Domain that takes no part in training (repeatable).", rich_help_panel=_DATA)
+    ] = None,
+    image_size: Annotated[Optional[int], typer.Option(help="Side of the square images.", rich_help_panel=_DATA)] = None,
+    augment: Annotated[Optional[str], typer.Option(help="none, standard, ...: changes to training images.", rich_help_panel=_DATA)] = None,
+    validation: Annotated[Optional[float], typer.Option(help="Part of each source domain kept for model selection.", rich_help_panel=_DATA)] = None,
+    test: Annotated[Optional[float], typer.Option(help="Part of each source domain kept for in-domain accuracy.", rich_help_panel=_DATA)] = None,
+    domain_column: Annotated[Optional[str], typer.Option(help="Tables: the column that names the domain.", rich_help_panel=_DATA)] = None,
+    target: Annotated[Optional[str], typer.Option(help="Tables: the column to predict.", rich_help_panel=_DATA)] = None,
+    task: Annotated[Optional[str], typer.Option(help="Tables: classification or regression.", rich_help_panel=_DATA)] = None,
+    table_statistics: Annotated[Optional[str], typer.Option(help="Tables: scale by federated sums, or by each domain's local ones.", rich_help_panel=_DATA)] = None,
+    skip_unreadable: Annotated[Optional[bool], typer.Option("--skip-unreadable", help="Leave unreadable image files out instead of stopping.", rich_help_panel=_DATA)] = None,
+    data_root: Annotated[Optional[str], typer.Option(help="Where named data sets lie.", envvar="UNSEEN_DATA", rich_help_panel=_DATA)] = None,
+    partition: Annotated[Optional[str], typer.Option(help="domain, iid, dirichlet or mixed.", rich_help_panel=_WHO)] = None,
+    clients_per_domain: Annotated[Optional[int], typer.Option(help="Clients that share a domain.", rich_help_panel=_WHO)] = None,
+    alpha: Annotated[Optional[float], typer.Option(help="Dirichlet: small = clients have few classes each.", rich_help_panel=_WHO)] = None,
+    heterogeneity: Annotated[Optional[float], typer.Option(help="Mixed: 1 = one domain a client, 0 = all alike.", rich_help_panel=_WHO)] = None,
+    fraction: Annotated[Optional[float], typer.Option(help="Part of the clients that work in a round.", rich_help_panel=_WHO)] = None,
+    method: Annotated[Optional[str], typer.Option(help="See `unseen list methods`.", rich_help_panel=_HOW)] = None,
+    set_: Annotated[Optional[list[str]], typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method (repeatable).", rich_help_panel=_HOW)] = None,
+    model: Annotated[Optional[str], typer.Option(help="See `unseen list models`.", rich_help_panel=_HOW)] = None,
+    weights: Annotated[Optional[str], typer.Option(help="File of initial weights (.safetensors, .pt).", rich_help_panel=_HOW)] = None,
+    rounds: Annotated[Optional[int], typer.Option(help="Rounds of local work and merging.", rich_help_panel=_HOW)] = None,
+    local_epochs: Annotated[Optional[int], typer.Option(help="Passes over a client's data in a round.", rich_help_panel=_HOW)] = None,
+    batches_per_epoch: Annotated[Optional[int], typer.Option(help="Make an epoch this many batches.", rich_help_panel=_HOW)] = None,
+    batch_size: Annotated[Optional[int], typer.Option(rich_help_panel=_HOW)] = None,
+    optimiser: Annotated[Optional[str], typer.Option(help="sgd or adam.", rich_help_panel=_HOW)] = None,
+    lr: Annotated[Optional[float], typer.Option(help="Learning rate.", rich_help_panel=_HOW)] = None,
+    momentum: Annotated[Optional[float], typer.Option(rich_help_panel=_HOW)] = None,
+    weight_decay: Annotated[Optional[float], typer.Option(rich_help_panel=_HOW)] = None,
+    label_smoothing: Annotated[Optional[float], typer.Option(rich_help_panel=_HOW)] = None,
+    seed: Annotated[Optional[int], typer.Option(help="The same seed gives the same weights.", rich_help_panel=_HOW)] = None,
+    evaluate_every: Annotated[Optional[int], typer.Option(help="Rounds between evaluations.", rich_help_panel=_HOW)] = None,
+    selection: Annotated[Optional[str], typer.Option(help="source-validation, last or oracle.", rich_help_panel=_HOW)] = None,
+    device: Annotated[Optional[str], typer.Option(help="auto, cpu, cuda, mps.", rich_help_panel=_WHERE)] = None,
+    workers: Annotated[Optional[int], typer.Option(help="Processes that train clients side by side.", rich_help_panel=_WHERE)] = None,
+    threads: Annotated[Optional[int], typer.Option(help="Threads of each process.", rich_help_panel=_WHERE)] = None,
+    engine: Annotated[Optional[str], typer.Option(help="local: on this machine.", rich_help_panel=_WHERE)] = None,
+    out: Annotated[Optional[Path], typer.Option(help="Run folder; made under runs/ if not given.", rich_help_panel=_WHERE)] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.", rich_help_panel=_WHERE)] = False,
+    figures: Annotated[bool, typer.Option("--figures", help="Also write the figures as PNG files.", rich_help_panel=_WHERE)] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=_WHERE)] = False,
+) -> None:
+    """Train one model on some domains and judge it on one that took no part."""
+    given = {
+        name: value
+        for name, value in locals().items()
+        if value is not None and name not in ("set_", "out", "resume", "figures", "as_json")
+    }
+    if set_:
+        given["settings"] = parse_settings(set_)
+    run_and_report(given, out=out, resume=resume, figures=figures, as_json=as_json)
+
+
+train_command.__doc__ = f"{train_command.__doc__}\n\n{EXAMPLES}"
+
+
+def parse_settings(pairs: list[str]) -> dict[str, str]:
+    """Split `key=value` pairs."""
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"--set takes KEY=VALUE, not {pair!r}")
+        settings[key.strip()] = value.strip()
+    return settings
+
+
+def run_and_report(
+    given: dict[str, Any], *, out: Path | None, resume: bool, figures: bool = False, as_json: bool = False
+) -> None:
+    """Run with live progress, then print the table and where things lie."""
+    from unseen.cli.progress import LiveProgress
+    from unseen.config import RunConfig
+    from unseen.report import result_table, write_figures
+    from unseen.run import default_folder, resume_config, run
+
+    if resume and out is not None and "data" not in given:
+        config = resume_config(out, given)
+    else:
+        if "data" not in given:
+            raise UsageError("name the data: unseen train DATA --hold-out DOMAIN (see `unseen train --help`)")
+        config = RunConfig.from_mapping(given)
+    folder = out or default_folder(config, resume=resume)
+    console = messages()
+    try:
+        with LiveProgress(console, label=config.method) as listener:
+            result = run(config, out=folder, resume=resume, listener=listener)
+    except KeyboardInterrupt:
+        again = f"unseen train --resume --out {shlex.quote(str(folder))}"
+        console.print(f"\nStopped. Finished rounds are kept; go on with:\n  {again}")
+        sys.exit(INTERRUPTED)
+    if figures:
+        write_figures(folder, folder / "figures")
+    if as_json:
+        print_json({**result.values, "folder": str(folder)})
+        return
+    results().print(result_table([result.values]))
+    results().print(f"Report: {folder / 'report.html'}", soft_wrap=True)
