@@ -115,7 +115,7 @@ def test_the_task_can_be_chosen(write):
     path = write("domain,x,target\na,1,3\nb,2,5\na,4,3\n")
     assert load(path, task="regression").targets.tolist() == [3.0, 5.0, 3.0]
     assert load(path, task="classification").classes == ("3", "5")
-    assert "read as 2 classes; --task says otherwise" in load(path).notes[0]
+    assert "read as 2 classes; --task changes that" in load(path).notes[0]
 
 
 def test_rows_without_domain_or_target_are_left_out_with_a_note(write):
@@ -188,6 +188,7 @@ def test_one_domain_alone_loads(write):
         ("domain,target\na,u\nb,v\n", {}, UnseenError, "no usable feature column"),
         ("domain,x,target\na,,u\nb,,v\n", {}, UnseenError, "left out column 'x': empty"),
         ("domain,x,target\n,1,u\na,2,\n", {}, UnseenError, "no row has both"),
+        ("domain,x,target\n,1,u\n,2,v\n", {}, UnseenError, "no row has both"),
         ("domain,x,target\na,1,u\nb,2,u\n", {}, UnseenError, "at least two classes"),
         ("domain,x,target\na,1,u\nb,2,v\n", {"task": "regression"}, UsageError, "'u', but regression needs"),
     ],

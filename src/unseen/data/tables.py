@@ -33,9 +33,9 @@ def load_table(path: Path, request: DataRequest) -> DataSet:
             "rows; name another one with --domain-column"
         )
     targets, classes = _read_target(path, table, request.target_column, task)
-    if request.task is None and not is_text(table[request.target_column]):
+    if request.task is None and _is_integer(table[request.target_column]):
         read_as = f"{len(classes)} classes" if classes else "a quantity (regression)"
-        notes.append(f"target {request.target_column!r} read as {read_as}; --task says otherwise")
+        notes.append(f"target {request.target_column!r} read as {read_as}; --task changes that")
     columns, inputs, column_notes = _read_features(
         path, table.drop_columns([request.domain_column, request.target_column])
     )
@@ -107,9 +107,15 @@ def _decide_task(target: Any) -> Task:
 
     if is_text(target) or types.is_boolean(target.type):
         return "classification"
-    if types.is_integer(target.type) and len(level_numbers(target)[1]) <= MOST_CLASSES_OF_INTEGERS:
+    if _is_integer(target) and len(level_numbers(target)[1]) <= MOST_CLASSES_OF_INTEGERS:
         return "classification"
     return "regression"
+
+
+def _is_integer(array: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_integer(array.type))
 
 
 def _complete_rows(path: Path, table: Any, request: DataRequest) -> tuple[Any, list[str]]:
