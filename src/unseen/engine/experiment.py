@@ -96,7 +96,11 @@ class Workspace:
             progress=progress,
         )
         with global_torch_seed(experiment.seed, "dropout", client.name, round):
-            return experiment.method.client(work)
+            update = experiment.method.client(work)
+        undeclared = set(update.extras) - set(experiment.method.sends)
+        if undeclared:
+            raise ValueError(f"{experiment.method.name} sends {sorted(undeclared)} without declaring it in `sends`")
+        return update
 
     def evaluate(self, domain: str, split: str) -> Tally:
         """Tally the deployed network, with the weights it has now, on one evaluation set."""

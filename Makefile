@@ -1,0 +1,47 @@
+# `make demo` and `make test` do all the set-up on a fresh machine; the second time they start at once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint format browser clean
+
+demo: $(VENV)/.base
+	$(BIN)/unseen demo
+
+test: $(VENV)/.dev browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing into $(VENV) (a minute or two, once) ..."
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing with test tools into $(VENV) (a few minutes, once) ..."
+	$(PIP) -e ".[dev]"
+	@touch $@ $(VENV)/.base
+
+# The tests of the report page use Debian's Chromium; where it cannot be had they are skipped and say so.
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "Installing Chromium for the tests of the report page ..."; \
+	    (apt-get update -qq && apt-get install -y -qq chromium chromium-driver) >/dev/null 2>&1 \
+	      || echo "Chromium could not be installed: its tests will be skipped"; \
+	  else echo "No Chromium here and no right to install it: its tests will be skipped"; fi; }
+
+clean:
+	rm -rf $(VENV) demo runs .pytest_cache .mypy_cache .ruff_cache

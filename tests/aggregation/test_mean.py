@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from unseen.aggregation import normalised, weighted_mean
+from unseen.models import FlatState, Kind, Layout
+
+PLAIN = Layout.of(nn.Linear(3, 2))
+NORMED = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+
+
+@st.composite
+def rows_and_weights(draw):
+    clients = draw(st.integers(1, 8))
+    seed = draw(st.integers(0, 2**31))
+    rows = torch.randn(clients, PLAIN.size, generator=torch.Generator().manual_seed(seed))
+    weights = draw(st.lists(st.floats(0.01, 1000), min_size=clients, max_size=clients))
+    return rows, torch.tensor(weights, dtype=torch.float64)
+
+
+@given(rows_and_weights())
+def test_equals_the_literal_sum(case):
+    rows, weights = case
+    literal = torch.zeros(PLAIN.size, dtype=torch.float64)
+    for row, weight in zip(rows, weights, strict=True):
+        literal += row.double() * float(weight) / float(weights.sum())
+    torch.testing.assert_close(weighted_mean(rows, weights, layout=PLAIN).double(), literal, rtol=1e-5, atol=1e-6)
+
+
+@given(rows_and_weights(), st.randoms(use_true_random=False))
+def test_order_of_clients_does_not_matter(case, random):
+    rows, weights = case
+    order = list(range(len(rows)))
+    random.shuffle(order)
+    shuffled = weighted_mean(rows[order], weights[order], layout=PLAIN)
+    torch.testing.assert_close(shuffled, weighted_mean(rows, weights, layout=PLAIN), rtol=1e-5, atol=1e-6)
+
+
+@given(rows_and_weights())
+def test_one_client_and_identical_clients_are_the_identity(case):
+    rows, weights = case
+    assert torch.equal(weighted_mean(rows[:1], weights[:1], layout=PLAIN), rows[0])
+    same = rows[:1].expand_as(rows)
+    torch.testing.assert_close(weighted_mean(same, weights, layout=PLAIN), rows[0], rtol=1e-6, atol=1e-7)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=10))
+def test_weights_sum_to_one(weights):
+    assert float(normalised(torch.tensor(weights, dtype=torch.float64)).sum()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("weights", [[1.0, -1.0], [float("nan"), 1.0]])
+def test_impossible_weights_are_refused(weights):
+    with pytest.raises(ValueError, match="weights must be"):
+        normalised(torch.tensor(weights))
+
+
+def test_buffers_follow_their_policy():
+    flat = FlatState(NORMED)
+    layout = flat.layout
+    rows = flat.read().repeat(2, 1)
+    rows[0, layout.extent(Kind.INTEGER_BUFFER)] = 7
+    rows[1, layout.extent(Kind.INTEGER_BUFFER)] = 4
+    rows[0, layout.extent(Kind.FLOAT_BUFFER)] = 1.0
+    rows[1, layout.extent(Kind.FLOAT_BUFFER)] = 2.0
+    merged = weighted_mean(rows, torch.tensor([1.0, 3.0]), layout=layout)
+    assert merged[layout.extent(Kind.INTEGER_BUFFER)].tolist() == [7.0]
+    assert merged[layout.extent(Kind.FLOAT_BUFFER)].tolist() == [1.75] * 4

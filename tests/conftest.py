@@ -1,0 +1,147 @@
+"""A tiny federation that every package's tests can train on in a fraction of a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import hypothesis
+import pytest
+import torch
+
+from unseen.data import DataSet
+from unseen.data.transforms import Normalise
+from unseen.engine import (
+    Checkpoint,
+    Experiment,
+    Listener,
+    LocalEngine,
+    Records,
+    Rounds,
+    RunFolder,
+    Schedule,
+    StateStore,
+)
+from unseen.federation import PartitionPlan, SplitFractions, make_federation
+from unseen.methods import make_method
+from unseen.models import ModelFacts, build_model
+from unseen.training import Preparation, TrainingPlan
+
+CLASSES = 3
+
+hypothesis.settings.register_profile("unseen", deadline=None, max_examples=50, derandomize=True)
+hypothesis.settings.load_profile("unseen")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def tiny_data(
+    domains: tuple[str, ...] = ("a", "b", "c", "held"), *, per_class: int = 8, missing: tuple[str, int] | None = None
+) -> DataSet:
+    """Images 8x8 whose class is a bright row and whose domain is a tint; `missing` = (domain, class) to leave out."""
+    inputs, targets, domain_of = [], [], []
+    for number, domain in enumerate(domains):
+        generator = np.random.default_rng(sum(domain.encode()))
+        for label in range(CLASSES):
+            if (domain, label) == missing:
+                continue
+            images = generator.integers(0, 90, (per_class, 8, 8, 3))
+            images[:, 2 * label : 2 * label + 2] += 120
+            images[..., sum(domain.encode()) % 3] += 40
+            inputs.append(images)
+            targets += [label] * per_class
+            domain_of += [number] * per_class
+    return DataSet(
+        name="tiny",
+        task="classification",
+        inputs=np.concatenate(inputs).astype(np.uint8),
+        targets=np.array(targets, dtype=np.int64),
+        domain_of=np.array(domain_of, dtype=np.int64),
+        domains=domains,
+        classes=tuple(f"class {label}" for label in range(CLASSES)),
+    )
+
+
+def tiny_experiment(
+    method: str = "fedavg",
+    *,
+    data: DataSet | None = None,
+    settings: dict[str, Any] | None = None,
+    model: str = "mnist-cnn",
+    seed: int = 0,
+    plan: TrainingPlan | None = None,
+    partition: PartitionPlan | None = None,
+) -> Experiment:
+    """An experiment on tiny data with the domain `held` held out."""
+    data = data or tiny_data()
+    chosen = make_method(method, settings)
+    federation = make_federation(
+        data,
+        held_out=("held",),
+        plan=partition or PartitionPlan(),
+        fractions=SplitFractions(validation=0.25, test=0.125),
+        seed=seed,
+    )
+    if chosen.topology == "pooled":
+        federation = federation.pooled()
+    network = build_model(model, ModelFacts(data.input_shape, data.outputs), seed=seed)
+    return Experiment(
+        data=data,
+        federation=federation,
+        method=chosen,
+        network=network,
+        plan=plan or TrainingPlan(epochs=1, batch_size=4, lr=0.05, momentum=0.5),
+        prepare=Preparation(Normalise(mean=network.pixel_mean, std=network.pixel_std)),
+        seed=seed,
+    )
+
+
+def run_rounds(
+    experiment: Experiment, folder: Path, *, rounds: int = 2, fraction: float = 1.0, listener: Listener | None = None
+) -> tuple[Checkpoint, Records]:
+    """Run (or continue, if the folder holds a checkpoint) without the outer layers."""
+    place = RunFolder(folder)
+    found = Checkpoint.load(place.checkpoint) if place.checkpoint.exists() else None
+    states = StateStore(place.client_states, found.client_states if found else None)
+    folder.mkdir(parents=True, exist_ok=True)
+    records = Records(place.records, keep_bytes=found.records_bytes if found else 0)
+    engine = LocalEngine(experiment, states)
+    start = engine.workspace.flat.read()
+    checkpoint = found or Checkpoint("test", round=0, weights=start, selected=start)
+    Rounds(
+        experiment,
+        engine,
+        layout=engine.workspace.flat.layout,
+        schedule=Schedule(rounds=rounds, fraction=fraction),
+        checkpoint=checkpoint,
+        records=records,
+        states=states,
+        folder=place,
+        listener=listener or Listener(),
+    ).run()
+    return checkpoint, records
+
+
+@pytest.fixture
+def make_tiny_data() -> Callable[..., DataSet]:
+    return tiny_data
+
+
+@pytest.fixture
+def make_experiment() -> Callable[..., Experiment]:
+    return tiny_experiment
+
+
+@pytest.fixture
+def go(tmp_path: Path) -> Callable[..., tuple[Checkpoint, Records]]:
+    """Run rounds in a folder of the test's own."""
+
+    def start(experiment: Experiment, name: str = "run", **options: Any) -> tuple[Checkpoint, Records]:
+        return run_rounds(experiment, tmp_path / name, **options)
+
+    return start

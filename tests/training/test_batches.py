@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unseen.training import batch_positions
+
+
+def _generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@given(st.integers(1, 200), st.integers(1, 70))
+def test_an_epoch_shows_every_sample_once(count, size):
+    parts = list(batch_positions(count, size, generator=_generator()))
+    assert sorted(torch.cat(parts).tolist()) == list(range(count))
+    assert all(len(part) <= size + 1 for part in parts)
+    if count > 1 and size > 1:
+        assert all(len(part) > 1 for part in parts), "batch norm cannot take a batch of one"
+
+
+@given(st.integers(2, 50), st.integers(1, 20), st.integers(1, 30))
+def test_a_fixed_number_of_batches_is_kept(count, size, batches):
+    parts = list(batch_positions(count, size, generator=_generator(), batches=batches))
+    assert [len(part) for part in parts] == [size] * batches
+    counts = torch.bincount(torch.cat(parts), minlength=count)
+    assert int(counts.max() - counts.min()) <= 1, "no sample is seen twice more often than another"
+
+
+def test_order_follows_the_generator():
+    one, again, other = (torch.cat(list(batch_positions(50, 8, generator=_generator(s)))) for s in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from unseen.models import FlatState
+from unseen.training import TrainingPlan
+from unseen.training.optimisers import make_optimiser
+
+
+@pytest.mark.parametrize(
+    ("plan", "reference"),
+    [
+        (TrainingPlan(lr=0.1, momentum=0.0), lambda p: torch.optim.SGD(p, lr=0.1)),
+        (
+            TrainingPlan(lr=0.05, momentum=0.9, weight_decay=1e-2),
+            lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-2),
+        ),
+        (TrainingPlan(lr=0.01, optimiser="adam"), lambda p: torch.optim.Adam(p, lr=0.01)),
+        (
+            TrainingPlan(lr=0.01, optimiser="adam", weight_decay=0.1),
+            lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1),
+        ),
+    ],
+)
+def test_flat_optimisers_equal_torchs(plan, reference):
+    torch.manual_seed(0)
+    ours = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 5))
+    theirs = copy.deepcopy(ours)
+    flat = FlatState(ours)
+    optimiser, expected = make_optimiser(plan, flat.parameters, flat.gradient), reference(theirs.parameters())
+    for _ in range(10):
+        inputs = torch.randn(6, 3, 8, 8)
+        flat.gradient.zero_()
+        ours(inputs).square().mean().backward()
+        optimiser.step()
+        expected.zero_grad()
+        theirs(inputs).square().mean().backward()
+        expected.step()
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
