@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from unseen.errors import UsageError
 from unseen.models.network import Network
 from unseen.randomness import global_torch_seed
 from unseen.registry import Registry
@@ -23,25 +25,71 @@ class ModelFacts:
         """Whether inputs are pictures (channels, height, width) or rows of a table."""
         return len(self.input_shape) == 3
 
+    def image_shape(self, model: str, *, smallest: int = 1) -> tuple[int, int, int]:
+        """Return (channels, height, width), or say why `model` cannot take these inputs."""
+        if not self.is_image:
+            raise UsageError(
+                f"model {model!r} works on images, this data has rows of {self.input_shape[0]} columns: "
+                "use --model mlp"
+            )
+        channels, height, width = self.input_shape
+        if min(height, width) < smallest:
+            raise UsageError(
+                f"model {model!r} needs images of at least {smallest}x{smallest} pixels, these are "
+                f"{height}x{width}: use a larger --image-size or another --model"
+            )
+        return channels, height, width
+
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A network that users can name."""
+    """A network that users can name.
+
+    parameters  how many it has for 10 classes and inputs of the shape `reference`; a test counts them
+    """
 
     make: Callable[[ModelFacts], Network]
     description: str
+    reference: tuple[int, ...] = ()
+    parameters: int = 0
+
+
+class ModelSummary(NamedTuple):
+    """One line of the list of models; see `ModelEntry`."""
+
+    name: str
+    description: str
+    parameters: int
+    reference: tuple[int, ...]
 
 
 MODELS: Registry[ModelEntry] = Registry("model")
 
 
 def build_model(name: str, facts: ModelFacts, *, seed: int, weights: Path | None = None) -> Network:
-    """Make the named network with seeded initial weights, then load a weights file if one is given."""
-    from unseen.models import small, zoo  # noqa: F401  (fill MODELS)
+    """Make the named network with seeded initial weights, then load a weights file if one is given.
+
+    What a user should know of the loading (a head left out, say) is in the network's `notes`.
+    """
+    _fill_registry()
     from unseen.models.weights import load_weights
+    from unseen.models.zoo import make_timm
 
     with global_torch_seed(seed, "initial weights", name):
-        network = MODELS[name].make(facts) if name in MODELS else zoo.make_timm(name, facts)
+        network = MODELS[name].make(facts) if name in MODELS else make_timm(name, facts)
+    network.model_name = name
     if weights is not None:
-        load_weights(network, weights)
+        network.notes += load_weights(network, weights).notes()
     return network
+
+
+def list_models() -> list[ModelSummary]:
+    """List the networks known by name, small ones first; loads no zoo library."""
+    _fill_registry()
+    entries = [(name, MODELS[name]) for name in MODELS]
+    summaries = [ModelSummary(name, e.description, e.parameters, e.reference) for name, e in entries]
+    return sorted(summaries, key=lambda summary: summary.parameters)
+
+
+def _fill_registry() -> None:
+    from unseen.models import mlp, small, vit, zoo  # noqa: F401

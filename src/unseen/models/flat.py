@@ -1,157 +1,111 @@
-"""Flat views: a model's whole state as one contiguous vector with a layout.
+"""Flat views: a model's whole state as one contiguous vector.
 
-Parameters come first, then float buffers (batch-norm statistics), then integer buffers (batch counters,
-held as whole floats). Parameters and float buffers of the module *are* views of the vector, so loading
-a model, stepping an optimiser and sending an update are operations on one array. Weights of
-convolutions lie in the vector with channels last, the order in which CPUs convolve fastest.
+Parameters and float buffers of the module *are* views of the vector, so loading a model, stepping an
+optimiser and sending an update are operations on one array.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from unseen.errors import UnseenError
+from unseen.models.layout import LARGEST_EXACT_INTEGER, Entry, Kind, Layout
 
-class Kind(StrEnum):
-    """What a tensor of the state is; each kind has its own policy when clients are merged."""
-
-    PARAMETER = "parameter"
-    FLOAT_BUFFER = "float buffer"
-    INTEGER_BUFFER = "integer buffer"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """Where one named tensor lies in the vector."""
-
-    name: str
-    shape: tuple[int, ...]
-    kind: Kind
-    start: int
-    stop: int
-
-    @property
-    def slice(self) -> slice:
-        """The tensor's place in a flat vector."""
-        return slice(self.start, self.stop)
-
-    def view(self, vector: Tensor) -> Tensor:
-        """The tensor as a view of a flat vector."""
-        part = vector[self.start : self.stop]
-        if len(self.shape) == 4:
-            out, inner, height, width = self.shape
-            return part.view(out, height, width, inner).permute(0, 3, 1, 2)
-        return part.view(self.shape)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Names, shapes, kinds and places of all tensors of a state."""
-
-    entries: tuple[Entry, ...]
-
-    @classmethod
-    def of(cls, module: nn.Module) -> Layout:
-        """Lay out a module's parameters and persistent buffers, in the order of their kinds."""
-        entries: list[Entry] = []
-        start = 0
-        for name, tensor, kind in sorted(_named_state(module), key=lambda item: list(Kind).index(item[2])):
-            entries.append(Entry(name, tuple(tensor.shape), kind, start, start + tensor.numel()))
-            start += tensor.numel()
-        return cls(tuple(entries))
-
-    @property
-    def size(self) -> int:
-        """Length of the vector."""
-        return self.entries[-1].stop if self.entries else 0
-
-    def extent(self, kind: Kind) -> slice:
-        """The part of the vector that holds tensors of one kind."""
-        places = [entry.slice for entry in self.entries if entry.kind is kind]
-        if not places:
-            return slice(0, 0)
-        return slice(places[0].start, places[-1].stop)
-
-    @property
-    def digest(self) -> str:
-        """Identify the layout, so that two sites can tell whether they speak of the same model."""
-        text = repr([(entry.name, entry.shape, str(entry.kind)) for entry in self.entries])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    def tensors(self, vector: Tensor) -> dict[str, Tensor]:
-        """Split a flat vector into named tensors, integers restored, ready for `load_state_dict`."""
-        return {
-            entry.name: (
-                entry.view(vector).round().long()
-                if entry.kind is Kind.INTEGER_BUFFER
-                else entry.view(vector).contiguous()
-            )
-            for entry in self.entries
-        }
+__all__ = ["Entry", "FlatState", "Kind", "Layout"]
 
 
 class FlatState:
     """A module bound to one vector: its parameters and float buffers become views of it.
 
-    `gradient` is bound the same way to the gradients of the parameters, so a backward pass fills it.
+    `parameters` is the part of the vector that is trained; `gradient` is bound the same way to the
+    gradients, so a backward pass adds to it. Clear it with `gradient.zero_()`, not with
+    `zero_grad()`, which would cut the binding. Frozen parameters (`requires_grad` False) lie in
+    `parameters` too; their gradient stays zero.
+
+    Bind a module after moving it to its device. `storage` is the vector to bind to (shared memory, say):
+    it takes on the module's state. A deep copy of a bound module owns its tensors and is bound to
+    nothing: bind it anew. A deep copy of the FlatState is bound to its own copy of the module.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, *, storage: Tensor | None = None) -> None:
         self.module = module
         self.layout = Layout.of(module)
-        device = next((tensor.device for _, tensor, _ in _named_state(module)), torch.device("cpu"))
-        self.vector = torch.zeros(self.layout.size, device=device)
-        parameters = self.layout.extent(Kind.PARAMETER)
-        self.parameters = self.vector[parameters]
+        self.vector = self._make_vector() if storage is None else self._checked(storage)
+        self.parameters = self.vector[self.layout.extent(Kind.PARAMETER)]
         self.gradient = torch.zeros_like(self.parameters)
         self._integers: list[tuple[Entry, Tensor]] = []
-        for entry in self.layout.entries:
-            owner_name, _, name = entry.name.rpartition(".")
-            self._bind(entry, module.get_submodule(owner_name), name)
-
-    def _bind(self, entry: Entry, owner: nn.Module, name: str) -> None:
-        if entry.kind is Kind.INTEGER_BUFFER:
-            buffer = owner.get_buffer(name)
-            entry.view(self.vector).copy_(buffer)
-            self._integers.append((entry, buffer))
-            return
-        view = entry.view(self.vector)
-        if entry.kind is Kind.FLOAT_BUFFER:
-            view.copy_(owner.get_buffer(name))
-            setattr(owner, name, view)
-            return
-        parameter = owner.get_parameter(name)
-        view.copy_(parameter.data)
-        parameter.data = view
-        if parameter.requires_grad:
-            parameter.grad = entry.view(self.gradient)
+        with torch.no_grad():
+            for entry in self.layout.entries:
+                self._bind(entry)
+        self._collect_integers()
 
     def load(self, vector: Tensor) -> None:
         """Give the module the state in `vector`."""
         if vector.shape != self.vector.shape:
-            raise ValueError(f"state of length {len(vector)} does not fit a model of length {len(self.vector)}")
+            raise ValueError(
+                f"state of length {vector.numel()} does not fit a model of length {len(self.vector)}"
+            )
         self.vector.copy_(vector)
         for entry, buffer in self._integers:
             buffer.copy_(entry.view(self.vector).round())
 
     def read(self) -> Tensor:
         """Return a copy of the module's present state."""
-        for entry, buffer in self._integers:
-            entry.view(self.vector).copy_(buffer)
+        self._collect_integers()
         return self.vector.clone()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> FlatState:
+        return FlatState(copy.deepcopy(self.module, memo))
 
-def _named_state(module: nn.Module) -> Iterator[tuple[str, Tensor, Kind]]:
-    """Yield every parameter and persistent buffer once, with its kind."""
-    persistent = set(module.state_dict(keep_vars=True))
-    for name, parameter in module.named_parameters():
-        yield name, parameter, Kind.PARAMETER
-    for name, buffer in module.named_buffers():
-        if name in persistent:
-            kind = Kind.FLOAT_BUFFER if buffer.is_floating_point() else Kind.INTEGER_BUFFER
-            yield name, buffer, kind
+    def _make_vector(self) -> Tensor:
+        tensors = [*self.module.parameters(), *self.module.buffers()]
+        return torch.zeros(self.layout.size, device=tensors[0].device if tensors else None)
+
+    def _checked(self, storage: Tensor) -> Tensor:
+        wanted = (self.layout.size,)
+        if (
+            tuple(storage.shape) != wanted
+            or storage.dtype is not torch.float32
+            or not storage.is_contiguous()
+        ):
+            raise ValueError(
+                f"storage must be a contiguous float32 vector of length {self.layout.size}, "
+                f"not {storage.dtype} of shape {tuple(storage.shape)}"
+            )
+        return storage
+
+    def _bind(self, entry: Entry) -> None:
+        view = entry.view(self.vector)
+        owner, name = self._owner(entry.name)
+        if entry.kind is Kind.INTEGER_BUFFER:
+            self._integers.append((entry, owner.get_buffer(name)))
+        elif entry.kind is Kind.FLOAT_BUFFER:
+            view.copy_(owner.get_buffer(name))
+            for alias in (
+                entry.name,
+                *(alias for alias, first in self.layout.aliases if first == entry.name),
+            ):
+                holder, attribute = self._owner(alias)
+                setattr(holder, attribute, view)
+        else:
+            parameter = owner.get_parameter(name)
+            view.copy_(parameter)
+            parameter.data = view
+            parameter.grad = entry.view(self.gradient) if parameter.requires_grad else None
+
+    def _owner(self, name: str) -> tuple[nn.Module, str]:
+        owner, _, attribute = name.rpartition(".")
+        return self.module.get_submodule(owner), attribute
+
+    def _collect_integers(self) -> None:
+        for entry, buffer in self._integers:
+            if buffer.numel() and int(buffer.long().abs().max()) > LARGEST_EXACT_INTEGER:
+                raise UnseenError(
+                    f"the model's whole-number tensor {entry.name!r} holds a value above "
+                    f"{LARGEST_EXACT_INTEGER}, which a flat state cannot hold exactly"
+                )
+            entry.view(self.vector).copy_(buffer)

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from unseen.randomness import global_torch_seed
+
 
 class Output(NamedTuple):
     """Everything a method may want of one forward pass.
@@ -22,12 +24,17 @@ class Network(nn.Module):
     """A feature extractor with taps, followed by a linear head.
 
     Subclasses define `extract`. `pixel_mean` and `pixel_std` say how images scaled to [0, 1] are
-    normalised before they come in; both are recorded with the model.
+    normalised before they come in: one value for all channels or one for each; both are recorded with
+    the model. `head_alias` is what weights files of other makers call the head; `notes` says what a
+    user should know of how the network was made.
     """
 
+    model_name: str = "network"
     tap_names: tuple[str, ...] = ()
     pixel_mean: tuple[float, ...] = (0.0,)
     pixel_std: tuple[float, ...] = (1.0,)
+    head_alias: str = "head"
+    notes: tuple[str, ...] = ()
     head: nn.Linear
 
     def extract(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -53,9 +60,11 @@ class Network(nn.Module):
         features, taps = self.extract(inputs, taps=True)
         return Output(self.head(features), features, taps)
 
-    def replace_head(self, outputs: int) -> None:
-        """Put a fresh linear layer with that many outputs on the extractor."""
-        self.head = nn.Linear(self.feature_size, outputs)
+    def replace_head(self, outputs: int, *, seed: int = 0) -> None:
+        """Put a fresh linear layer with that many outputs on the extractor, seeded by name."""
+        with global_torch_seed(seed, "replaced head", self.model_name, outputs):
+            fresh = nn.Linear(self.feature_size, outputs)
+        self.head = fresh.to(self.head.weight.device)
 
 
 class StagedNetwork(Network):
