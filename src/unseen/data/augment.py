@@ -42,17 +42,18 @@ def standard(images: Tensor, generator: torch.Generator) -> Tensor:
 def crop_and_flip(images: Tensor, generator: torch.Generator) -> Tensor:
     """Zoom into a random window of 80 to 100 % of the area and mirror half of the images.
 
-    A window that its aspect ratio (3:4 to 4:3) would push over the edge is clipped to the image.
+    Its aspect ratio lies between 3:4 and 4:3, as far as a window of that area fits into the image.
     """
     draw = torch.rand(len(images), 5, generator=generator).to(images.device)
-    area = _between(draw[:, 0], *_CROP_AREA)
+    side = _between(draw[:, 0], *_CROP_AREA).sqrt()
     stretch = _between(draw[:, 1], *(math.log(ratio) / 2 for ratio in _CROP_RATIO)).exp()
-    width = (area.sqrt() * stretch).clamp_(max=1)
-    height = (area.sqrt() / stretch).clamp_(max=1)
+    stretch = stretch.clamp(min=side, max=1 / side)
+    width, height = side * stretch, side / stretch
     mirror = torch.where(draw[:, 4] < 0.5, -1.0, 1.0)
     centre_x = (1 - width) * (2 * draw[:, 2] - 1)
     centre_y = (1 - height) * (2 * draw[:, 3] - 1)
-    return _resample(images, width * mirror, height, centre_x, centre_y)
+    window = torch.stack([width * mirror, height, centre_x, centre_y], dim=1)
+    return _resample(images, window, outside="border")
 
 
 @AUGMENTATIONS.register("shift")
@@ -61,7 +62,7 @@ def shift(images: Tensor, generator: torch.Generator) -> Tensor:
     draw = torch.rand(len(images), 2, generator=generator).to(images.device)
     move = 2 * _SHIFT * (2 * draw - 1)
     whole = torch.ones(len(images), device=images.device)
-    return _resample(images, whole, whole, move[:, 0], move[:, 1])
+    return _resample(images, torch.stack([whole, whole, *move.unbind(1)], dim=1), outside="zeros")
 
 
 def jitter_colours(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -87,12 +88,13 @@ def jitter_colours(images: Tensor, generator: torch.Generator) -> Tensor:
     return changed.view(count, height, width, channels).permute(0, 3, 1, 2)
 
 
-def _resample(images: Tensor, width: Tensor, height: Tensor, centre_x: Tensor, centre_y: Tensor) -> Tensor:
-    """Fill each image from a window of itself: half sizes and centre on the scale -1..1."""
+def _resample(images: Tensor, window: Tensor, *, outside: str) -> Tensor:
+    """Fill each image from a window of itself: half width, half height and centre on the scale -1..1."""
+    width, height, centre_x, centre_y = window.unbind(1)
     zero = torch.zeros_like(width)
     rows = torch.stack([width, zero, centre_x, zero, height, centre_y], dim=1).view(-1, 2, 3)
     grid = F.affine_grid(rows, list(images.shape), align_corners=False)
-    filled = F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    filled = F.grid_sample(images, grid, mode="bilinear", padding_mode=outside, align_corners=False)
     last = images.is_contiguous(memory_format=torch.channels_last)
     return filled.clamp_(0, 1).contiguous(
         memory_format=torch.channels_last if last else torch.contiguous_format

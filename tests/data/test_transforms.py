@@ -1,0 +1,86 @@
+"""Normalising equals the formula, keeps the memory layout and leaves tables alone."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unseen.data.transforms import IMAGENET, Normalise
+
+small = st.floats(-2, 2, width=32)
+positive = st.floats(0.125, 4, width=32)
+
+
+def images(channels: int = 3, *, last: bool = True) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    stored = torch.randint(0, 256, (5, 6, 7, channels), generator=generator, dtype=torch.uint8)
+    stored[0, 0, 0], stored[0, 0, 1] = 0, 255
+    turned = stored.permute(0, 3, 1, 2)
+    return turned if last else turned.contiguous()
+
+
+def formula(inputs: torch.Tensor, normalise: Normalise) -> torch.Tensor:
+    mean, std = (
+        torch.tensor(values).double().view(1, -1, 1, 1) for values in (normalise.mean, normalise.std)
+    )
+    return (inputs.double() / 255 - mean) / std
+
+
+@pytest.mark.parametrize("last", [True, False])
+@given(values=st.lists(st.tuples(small, positive), min_size=3, max_size=3))
+def test_one_step_and_two_steps_equal_the_formula(last: bool, values: list[tuple[float, float]]) -> None:
+    normalise = Normalise(mean=tuple(mean for mean, _ in values), std=tuple(std for _, std in values))
+    inputs = images(last=last)
+    expected = formula(inputs, normalise)
+    for result in (normalise(inputs), normalise.finish(normalise.scale(inputs))):
+        assert result.dtype == torch.float32
+        assert result.stride() == inputs.stride()
+        torch.testing.assert_close(result.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+def test_one_value_serves_all_channels(channels: int) -> None:
+    normalise = Normalise(mean=(0.5,), std=(0.25,))
+    inputs = images(channels)
+    torch.testing.assert_close(normalise(inputs).double(), formula(inputs, normalise), atol=1e-5, rtol=0)
+
+
+def test_scaling_reaches_exactly_zero_and_one() -> None:
+    scaled = IMAGENET.scale(images())
+    assert scaled.min() == 0
+    assert scaled.max() == 1
+
+
+def test_inputs_are_never_changed_in_place() -> None:
+    inputs = images()
+    before = inputs.clone()
+    IMAGENET(inputs)
+    scaled = IMAGENET.scale(inputs)
+    kept = scaled.clone()
+    IMAGENET.finish(scaled)
+    assert torch.equal(inputs, before)
+    assert torch.equal(scaled, kept)
+
+
+def test_tables_pass_unchanged() -> None:
+    rows = torch.randn(4, 9, generator=torch.Generator().manual_seed(0))
+    for step in (IMAGENET, IMAGENET.scale, IMAGENET.finish):
+        assert step(rows) is rows
+
+
+def test_float_images_are_not_normalised_by_accident() -> None:
+    with pytest.raises(ValueError, match="finish"):
+        IMAGENET(images().float())
+
+
+def test_values_that_cannot_be_right_are_refused() -> None:
+    with pytest.raises(ValueError, match="as many"):
+        Normalise(mean=(0.5, 0.5), std=(1.0,))
+    with pytest.raises(ValueError, match="above 0"):
+        Normalise(mean=(0.5,), std=(0.0,))
+    with pytest.raises(ValueError, match="2 channels"):
+        IMAGENET(images(2))
+
+
+def test_the_plain_form_comes_back() -> None:
+    assert Normalise.from_dict(IMAGENET.to_dict()) == IMAGENET
