@@ -67,15 +67,12 @@ def load_weights(network: Network, path: Path) -> WeightsReport:
 
 
 def _our_name(name: str, network: Network) -> str:
+    if name in _HEAD or name.startswith("body."):
+        return name
     for part in ("weight", "bias"):
         if name == f"{network.head_alias}.{part}":
             return f"head.{part}"
-    inner = f"body.{name}"
-    return (
-        inner
-        if hasattr(network, "body") and not name.startswith(("body.", "head.weight", "head.bias"))
-        else name
-    )
+    return f"body.{name}" if hasattr(network, "body") else name
 
 
 def _must_be_given(name: str, state: dict[str, Tensor], found: dict[str, Tensor]) -> bool:
