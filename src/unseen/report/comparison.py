@@ -1,0 +1,135 @@
+"""Several runs on one page: one table, the held-out score over the rounds, links to each report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from unseen.errors import UsageError
+from unseen.files import write_text
+from unseen.report.charts import MOST_ROUNDS, thinned
+from unseen.report.curves import MOST_LINES, curve_chart
+from unseen.report.figures import Figure
+from unseen.report.headline import target_value
+from unseen.report.markup import Markup, esc, join, section, table, tag
+from unseen.report.page import assemble, figure_markup, page_header
+from unseen.report.runs import Run, read_run
+from unseen.report.sections import ORACLE
+from unseen.report.tables import TEXT_COLUMNS, result_rows
+from unseen.report.wording import is_number, listing, method_name, metric_name, number
+
+if TYPE_CHECKING:
+    from unseen.report.charts import Panels
+
+CHANCE = "Each row is one run: with other seeds the numbers, and the order of close ones, can change."
+
+
+def write_comparison(folders: list[Path], out: Path) -> Path:
+    """Write one page that sets several runs side by side; return its path."""
+    if not folders:
+        raise UsageError("nothing to compare: give at least one run folder")
+    write_text(out, comparison_page([read_run(folder) for folder in folders], base=out.parent))
+    return out
+
+
+def comparison_page(runs: Sequence[Run], *, base: Path) -> str:
+    """The page; links are relative to `base`."""
+    names = run_labels(runs)
+    figures: list[Markup] = []
+    charts: dict[str, Any] = {}
+    for metric in dict.fromkeys(run.metric for run in runs):
+        figure = Figure(
+            f"Held-out {metric_name(metric)} over the rounds",
+            "Mean over the held-out domains of each run. Click a name to single it out.",
+            lambda _: {},
+            width="full",
+        )
+        panels = _curves([(name, run) for name, run in zip(names, runs, strict=True) if run.metric == metric])
+        if panels:
+            drawn, specs = figure_markup(f"comparison-{metric}", figure, panels)
+            figures.append(drawn)
+            charts |= specs
+    about = [*dict.fromkeys(str(run.facts.get("data", "")) for run in runs), f"{len(runs)} runs"]
+    body = join(
+        [
+            page_header("Comparison", _sentence(runs), about),
+            section("Results", _table(runs, base), tag("p", f"{CHANCE} {ORACLE}", class_="note")),
+            section("Figures", tag("div", *figures, class_="figures") if figures else ""),
+        ]
+    )
+    return assemble(title=f"Unseen: {len(runs)} runs compared", body=body, charts=charts)
+
+
+def run_labels(runs: Sequence[Run]) -> list[str]:
+    """A name for each run: its method, and whatever else tells the runs apart."""
+    parts = [
+        [
+            method_name(run.facts.get("method", "run")),
+            f"on {listing(run.held_out, limit=2)}",
+            str(run.facts.get("model", "")),
+            str(run.facts.get("data", "")),
+            f"seed {run.facts.get('seed', '')}",
+        ]
+        for run in runs
+    ]
+    telling = [i for i in range(len(parts[0])) if i == 0 or len({part[i] for part in parts}) > 1]
+    labels = [", ".join(part[i] for i in telling) for part in parts]
+    return [
+        label if labels.count(label) == 1 else f"{label}, {run.folder.name}"
+        for label, run in zip(labels, runs, strict=True)
+    ]
+
+
+def _table(runs: Sequence[Run], base: Path) -> Markup:
+    headers, rows = result_rows([run.facts for run in runs])
+    linked: list[list[object]] = []
+    for run, row in zip(runs, rows, strict=True):
+        state: list[object] = [] if run.finished else [tag("span", " (unfinished)", class_="hint")]
+        report = run.folder / "report.html"
+        target = quote(Path(os.path.relpath(report, base)).as_posix())
+        method = tag("a", row[0], href=target) if report.is_file() else esc(row[0])
+        linked.append([join([method, *state]), *row[1:]])
+    return table(headers, linked, text_columns=TEXT_COLUMNS)
+
+
+def _curves(named: list[tuple[str, Run]]) -> Panels:
+    many = len(named) > MOST_LINES
+    rows: list[dict[str, Any]] = []
+    for name, run in named:
+        series = method_name(run.facts.get("method", "run")) if many else name
+        rows += [row | {"series": series, "run": name, "role": "held out"} for row in _target_rows(run)]
+    if not rows:
+        return {}
+    return {"": curve_chart(rows, metric=named[0][1].metric, selected=None, detail="run")}
+
+
+def _target_rows(run: Run) -> list[dict[str, Any]]:
+    rows = []
+    for record in thinned(run.evaluations, MOST_ROUNDS):
+        scores = [score for score in record.get("scores", []) if score.get("split") == "target"]
+        values = [(score.get("metrics") or {}).get(run.metric) for score in scores]
+        known = [value for value in values if is_number(value)]
+        if known:
+            rows.append({"round": record["round"], "value": sum(known) / len(known)})
+    return rows
+
+
+def _sentence(runs: Sequence[Run]) -> Markup:
+    scored = [(value, run) for run in runs if is_number(value := target_value(run))]
+    alike = len({(run.metric, str(run.facts.get("data")), tuple(run.held_out)) for _, run in scored}) == 1
+    methods = [run.facts.get("method") for _, run in scored]
+    if not alike or len(set(methods)) != len(runs) or not scored[0][1].held_out:
+        return esc(f"{len(runs)} runs side by side")
+    metric = scored[0][1].metric
+    ranked = sorted(scored, key=lambda pair: float(str(pair[0])), reverse=metric == "accuracy")
+    told = [
+        join([method_name(run.facts.get("method")), " ", tag("strong", number(value, metric))])
+        for value, run in ranked[:4]
+    ]
+    unit = "" if metric == "accuracy" else f" ({metric_name(metric)}, lower is better)"
+    held = listing(ranked[0][1].held_out)
+    parts = [part for item in told for part in (item, ", ")][:-1]
+    return join([f"On {held}, which no run was trained on{unit}: ", *parts])

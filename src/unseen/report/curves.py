@@ -1,0 +1,159 @@
+"""Scores over the rounds: every source domain thin, every held-out domain thick, the kept round marked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from unseen.report.charts import MOST_ROUNDS, inline, line_chart, round_axis, thinned
+from unseen.report.runs import Run
+from unseen.report.wording import HELD_OUT_MARK, is_number, is_share, metric_name, shortened
+
+if TYPE_CHECKING:
+    from unseen.report.charts import AnyChart, Panels
+
+MOST_LINES = 9
+HELD_OUT, SOURCE = "held out", "source"
+
+
+def score_curves(run: Run) -> Panels:
+    """One panel a headline metric, with a line for each domain."""
+    metrics = ["rmse", "pearson_r"] if run.task == "regression" else ["accuracy"]
+    panels: Panels = {}
+    for metric in metrics:
+        rows = score_rows(run, metric)
+        if rows:
+            panels[metric_name(metric) if len(metrics) > 1 else ""] = curve_chart(
+                rows, metric=metric, selected=run.selected_round
+            )
+    return panels
+
+
+def training_loss(run: Run) -> Panels:
+    """The clients' mean training loss."""
+    points = [(record["round"], record["loss"]) for record in run.rounds if is_number(record.get("loss"))]
+    return {"": line_chart(points, label="training loss")} if points else {}
+
+
+def score_rows(run: Run, metric: str) -> list[dict[str, Any]]:
+    """Rows (round, series, role, value, low, high); a crowd of domains becomes one mean with its range."""
+    values: dict[str, dict[str, dict[int, float]]] = {HELD_OUT: {}, SOURCE: {}}
+    for record in _kept(run):
+        for score in record.get("scores", []):
+            value = (score.get("metrics") or {}).get(metric)
+            role = {"target": HELD_OUT, "validation": SOURCE}.get(score.get("split"))
+            if role and is_number(value):
+                values[role].setdefault(str(score["domain"]), {})[record["round"]] = value
+    rows = []
+    for role, domains in values.items():
+        most = 4 if role == HELD_OUT else MOST_LINES - min(4, len(values[HELD_OUT]))
+        rows += _each(domains, role) if len(domains) <= most else _crowd(domains, role)
+    return rows
+
+
+def curve_chart(
+    rows: list[dict[str, Any]], *, metric: str, selected: int | None, detail: str = "series"
+) -> AnyChart:
+    """Lines with an interactive legend, a tooltip at the nearest point and the kept round marked.
+
+    Rows that share `detail` form a line; rows that share `series` share a colour and a legend entry.
+    """
+    import altair as alt
+
+    rounds = sorted({row["round"] for row in rows})
+    short = shortened([row["series"] for row in rows], 38)
+    order = list(short.values())
+    form = ".1%" if is_share(metric) else ".4~r"
+    chosen = alt.selection_point(name="chosen", fields=["line"], bind="legend")
+    near = alt.selection_point(
+        name="near", fields=["round"], nearest=True, on="pointermove", clear="pointerout", empty=False
+    )
+    y_axis = alt.Axis(format="~%" if is_share(metric) else alt.Undefined, tickCount=6)
+    legend = alt.Legend(
+        title=None, orient="top", direction="horizontal", labelLimit=270,
+        symbolType="stroke", symbolOpacity=1, columns=legend_columns(order),
+    )  # fmt: skip
+    base = alt.Chart(inline([row | {"line": short[row["series"]]} for row in rows])).encode(
+        x=round_axis(rounds),
+        y=alt.Y("value:Q", title=metric_name(metric), axis=y_axis, scale=alt.Scale(zero=False, nice=True)),
+        color=alt.Color("line:N", sort=order, scale=alt.Scale(domain=order), legend=legend),
+        opacity=alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.12)),
+        detail=f"{detail}:N",
+    )
+    width = alt.when(alt.datum.role == HELD_OUT).then(alt.value(3.4)).otherwise(alt.value(1.5))
+    layers: list[Any] = []
+    if any("low" in row for row in rows):
+        band = base.transform_filter("isValid(datum.low)").mark_area(line=False, interpolate="linear")
+        layers.append(
+            band.encode(
+                y="low:Q",
+                y2="high:Q",
+                opacity=alt.when(chosen).then(alt.value(0.16)).otherwise(alt.value(0.03)),
+            )
+        )
+    layers += _selected_mark(selected, rounds)
+    layers.append(base.mark_line().encode(size=width))
+    visible = alt.value(1) if len(rounds) <= 20 else alt.value(0)
+    dots = base.mark_point(filled=True, size=36, tooltip=True).encode(
+        opacity=alt.when(near & chosen).then(alt.value(1)).when(chosen).then(visible).otherwise(alt.value(0)),
+        tooltip=[
+            alt.Tooltip(f"{detail}:N", title="line"),
+            alt.Tooltip("round:Q"),
+            alt.Tooltip("value:Q", title=metric_name(metric), format=form),
+        ],
+    )
+    layers.append(dots.add_params(chosen, near).properties(name="points"))
+    return alt.layer(*layers).properties(width="container", height=320)
+
+
+def legend_columns(names: Sequence[str]) -> Any:
+    """As many legend columns as the container has room for."""
+    import altair as alt
+
+    entry = 40 + 7 * min(36, max(map(len, names), default=1))
+    return alt.expr(f"max(1, floor((containerSize()[0] || 640) / {entry}))")
+
+
+def _selected_mark(selected: int | None, rounds: list[int]) -> list[Any]:
+    import altair as alt
+
+    if selected is None or not rounds[0] <= selected <= rounds[-1]:
+        return []
+    late = selected - rounds[0] > (rounds[-1] - rounds[0]) / 2
+    rows = [{"round": selected, "text": f"kept: round {selected}"}]
+    at = alt.Chart(inline(rows)).encode(x=round_axis(rounds))
+    label = at.mark_text(
+        style="note", align="right" if late else "left", dx=-6 if late else 6, baseline="bottom", dy=-4
+    )
+    return [
+        at.mark_rule(style="guide"),
+        label.encode(text="text:N", y=alt.value(alt.expr("height"))),
+    ]
+
+
+def _kept(run: Run) -> list[dict[str, Any]]:
+    records = run.evaluations
+    kept = thinned(records, MOST_ROUNDS)
+    missing = [r for r in records if r["round"] == run.selected_round and r not in kept]
+    return sorted(kept + missing, key=lambda record: int(record["round"]))
+
+
+def _each(domains: dict[str, dict[int, float]], role: str) -> list[dict[str, Any]]:
+    suffix = HELD_OUT_MARK if role == HELD_OUT else ""
+    return [
+        {"round": number, "series": name + suffix, "role": role, "value": value}
+        for name, series in domains.items()
+        for number, value in series.items()
+    ]
+
+
+def _crowd(domains: dict[str, dict[int, float]], role: str) -> list[dict[str, Any]]:
+    label = f"{len(domains)} {role} domains: mean and range"
+    rows = []
+    for number in sorted({number for series in domains.values() for number in series}):
+        here = [series[number] for series in domains.values() if number in series]
+        rows.append(
+            {"round": number, "series": label, "role": role, "value": sum(here) / len(here)}
+            | {"low": min(here), "high": max(here)}
+        )
+    return rows

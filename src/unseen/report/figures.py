@@ -1,0 +1,79 @@
+"""The figures of a run, in the order of the page; a new one is one entry here.
+
+A figure draws itself from a run alone, as one panel or several, each with a label ("" when the title
+says enough); it returns none when the run has nothing to show for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from unseen.report import classes, costs, curves, diagnostics, scatter
+from unseen.report.runs import Run
+
+if TYPE_CHECKING:
+    from unseen.report.charts import Panels
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A title, a caption that says how to read it, and how to draw it; `width` is its share of a row."""
+
+    title: str
+    caption: str
+    draw: Callable[[Run], Panels]
+    width: Literal["full", "half", "third"] = "half"
+
+
+FIGURES: dict[str, Figure] = {
+    "scores": Figure(
+        "Scores over the rounds",
+        "Thick: held-out domains, which took no part in training. Thin: the sources' own validation data. "
+        "The dashed line is the round whose model was kept. Click a name to single it out.",
+        curves.score_curves,
+        width="full",
+    ),
+    "confusion": Figure(
+        "What was taken for what",
+        "Held-out data only. Each row is a true class; the stronger the colour, the more often it was "
+        "given the name below. A perfect model fills only the diagonal.",
+        classes.confusion,
+    ),
+    "class-accuracy": Figure(
+        "Accuracy of each class",
+        "Held-out data only, the hardest class first.",
+        classes.class_accuracy,
+    ),
+    "scatter": Figure(
+        "Prediction against truth",
+        "Held-out data only. On the dashed line a prediction equals the truth.",
+        scatter.truth_against_prediction,
+    ),
+    "samples": Figure(
+        "Samples per domain and class",
+        "All samples, before they are split into training, validation and test data.",
+        classes.sample_counts,
+        width="full",
+    ),
+    "loss": Figure(
+        "Training loss", "Mean over the clients of each round.", curves.training_loss, width="third"
+    ),
+    "time": Figure("Time", "Seconds spent in each round.", costs.time_per_round, width="third"),
+    "bytes": Figure(
+        "Traffic", "What travelled in each round, over all clients.", costs.bytes_per_round, width="third"
+    ),
+    "diagnostics": Figure(
+        "Inside the method",
+        "Numbers that the method recorded about itself.",
+        diagnostics.diagnostics,
+        width="full",
+    ),
+}
+
+
+def draw_figures(run: Run) -> dict[str, Panels]:
+    """All figures that have something to show, by their names in `FIGURES`."""
+    drawn = {name: figure.draw(run) for name, figure in FIGURES.items()}
+    return {name: panels for name, panels in drawn.items() if panels}

@@ -1,0 +1,104 @@
+"""The top of the page: the result in one sentence of plain words, and the key numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unseen.report.markup import Markup, esc, join, tag, tile
+from unseen.report.runs import Run
+from unseen.report.wording import NOTHING, count, duration, listing, method_name, metric_name, number, size
+
+RULES = {
+    "source-validation": "round chosen by the sources’ validation data",
+    "last": "last round",
+    "oracle": "round chosen with the held-out labels: optimistic",
+}
+
+
+def plain_headline(run: Run) -> str:
+    """The headline as bare text, for the window title."""
+    return "".join(text for text, _ in _sentence(run))
+
+
+def headline(run: Run) -> Markup:
+    """The headline with its number set off."""
+    return join(tag("strong", text) if strong else esc(text) for text, strong in _sentence(run))
+
+
+def scores_now(run: Run) -> list[dict[str, Any]]:
+    """Scores per domain of the kept model, or of the latest evaluation while there is none."""
+    found = run.final.get("scores") or (run.evaluations[-1].get("scores") if run.evaluations else [])
+    return list(found or [])
+
+
+def target_value(run: Run) -> object:
+    """The headline metric on the held-out domains: of the result, else of the latest evaluation."""
+    if run.result is not None:
+        return _metrics(run, "target").get(run.metric)
+    targets = [score for score in scores_now(run) if score.get("split") == "target"]
+    values = [score["metrics"].get(run.metric) for score in targets]
+    known = [value for value in values if isinstance(value, int | float)]
+    return sum(known) / len(known) if known else None
+
+
+def tiles(run: Run) -> Markup:
+    """The key numbers."""
+    name, facts = metric_name(run.metric), run.facts
+    where = listing(run.held_out, limit=2)
+    made: list[Markup] = []
+    if run.held_out:
+        rule = RULES.get(str(facts.get("selection")), "") if run.finished else "latest evaluation"
+        better = " (lower is better)" if run.metric == "rmse" else ""
+        made.append(
+            tile(
+                f"{name} on {where}, held out{better}", number(target_value(run), run.metric), rule, hero=True
+            )
+        )
+    for key, label, hint in (
+        ("target_oracle", "oracle", "best round on the held-out data itself"),
+        ("source_validation", "source validation", "the sources’ own validation data"),
+        ("in_domain", "in-domain", "the sources’ own test data"),
+    ):
+        value = number(_metrics(run, key).get(run.metric), run.metric)
+        if value != NOTHING:
+            made.append(tile(label, value, hint))
+    made.append(_rounds_tile(run))
+    seconds = facts.get("seconds") or sum(r.get("seconds") or 0 for r in run.rounds + run.evaluations)
+    made.append(tile("time", duration(seconds), f"{count(run.start.get('parameters'))} parameters"))
+    up = facts.get("bytes_up", sum(r.get("bytes_up") or 0 for r in run.rounds))
+    down = facts.get("bytes_down", sum(r.get("bytes_down") or 0 for r in run.rounds))
+    made.append(tile("sent by clients", size(up), f"and {size(down)} sent to them"))
+    return tag("dl", *made, class_="tiles few" if len(made) <= 4 else "tiles")
+
+
+def _rounds_tile(run: Run) -> Markup:
+    planned = run.facts.get("rounds")
+    done = run.rounds[-1]["round"] if run.rounds else 0
+    if not run.finished:
+        return tile("rounds so far", done, f"of {planned}" if planned else "unfinished")
+    kept = "" if run.selected_round is None else f"the model of round {run.selected_round} was kept"
+    return tile("rounds", planned or done, kept)
+
+
+def _metrics(run: Run, key: str) -> dict[str, Any]:
+    return dict(((run.result or {}).get("metrics") or {}).get(key) or {})
+
+
+def _sentence(run: Run) -> list[tuple[str, bool]]:
+    method = method_name(run.facts.get("method") or "The run")
+    several = len(run.held_out) > 1
+    part = "domains that took no part in training" if several else "a domain that took no part in training"
+    done = run.rounds[-1]["round"] if run.rounds else 0
+    if run.held_out:
+        value, place = target_value(run), f" on {listing(run.held_out)}, {part}"
+    else:
+        value = (_metrics(run, "in_domain") or _metrics(run, "source_validation")).get(run.metric)
+        place = " on the domains it was trained on; none was held out"
+    if value is None:
+        state = "finished without a score" if run.finished else f"has no score yet, after {done} rounds"
+        return [(f"{method} {state}", False), ("" if run.finished else " (unfinished)", False)]
+    told = number(value, run.metric)
+    if run.metric != "accuracy":
+        told = f"{metric_name(run.metric)} {told}"
+    verb = f"{method} reached " if run.finished else f"{method}, unfinished after {done} rounds, stands at "
+    return [(verb, False), (told, True), (place, False)]

@@ -1,0 +1,67 @@
+"""Charts as plain Vega-Lite, and as PNG files without a browser."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unseen.files import write_atomically
+from unseen.report.figures import draw_figures
+from unseen.report.runs import read_run
+from unseen.report.theme import vega_config
+
+if TYPE_CHECKING:
+    from unseen.report.charts import AnyChart
+
+PICTURE_WIDTH = 640
+
+
+def vega_lite(chart: AnyChart) -> dict[str, Any]:
+    """The chart as a Vega-Lite object without a look; the page or the picture adds `vega_config`."""
+    spec: dict[str, Any] = chart.to_dict()
+    spec.pop("config", None)
+    return spec
+
+
+def vega_lite_version() -> str:
+    """The Vega-Lite version that Altair writes, as vl-convert names it."""
+    import altair as alt
+
+    return ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+
+
+def to_png(chart: AnyChart, *, scale: float = 2.0) -> bytes:
+    """Draw a chart on white."""
+    import vl_convert
+
+    spec = vega_lite(chart) | {"width": PICTURE_WIDTH, "config": vega_config("light", background="#ffffff")}
+    picture: bytes = vl_convert.vegalite_to_png(spec, vl_version=vega_lite_version(), scale=scale)
+    return picture
+
+
+def write_figures(folder: Path, out_dir: Path) -> list[Path]:
+    """Write every panel of every figure of a run as a PNG file; return the files."""
+    written = []
+    for name, panels in draw_figures(read_run(folder)).items():
+        stems = _file_names(name, list(panels))
+        for stem, chart in zip(stems, panels.values(), strict=True):
+            path = out_dir / f"{stem}.png"
+            write_atomically(path, partial(_write_png, chart))
+            written.append(path)
+    return written
+
+
+def _write_png(chart: AnyChart, path: Path) -> None:
+    path.write_bytes(to_png(chart))
+
+
+def _file_names(figure: str, labels: list[str]) -> list[str]:
+    if len(labels) == 1:
+        return [figure]
+    slugs = [re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")[:40] for label in labels]
+    return [
+        f"{figure}-{slug}" if slug and slugs.count(slug) == 1 else f"{figure}-{position}"
+        for position, slug in enumerate(slugs, start=1)
+    ]

@@ -1,0 +1,167 @@
+"""The parts of a run's page below the headline: each a function of the run, empty if it has nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from unseen.report.command import train_command
+from unseen.report.headline import scores_now
+from unseen.report.markup import Markup, esc, join, section, table, tag
+from unseen.report.runs import Run
+from unseen.report.wording import count, listing, metric_name, number
+
+RULE_NAMES = {
+    "source-validation": "source validation (the honest rule)",
+    "last": "none: the last round",
+    "oracle": "oracle: best on the held-out data",
+}
+ORACLE = (
+    "Oracle means that the round was picked by looking at the labels of the held-out domain, which nobody "
+    "has in practice. It is shown only to compare with papers that report it."
+)
+CLIENTS_SHOWN = 1000
+
+
+def result_section(run: Run) -> Markup:
+    """All selection rules, the one used first, then what the sources' own data says."""
+    metrics = (run.result or {}).get("metrics") or {}
+    used = str((run.result or {}).get("selection", "source-validation"))
+    held = "held-out domain" if len(run.held_out) == 1 else "held-out domains"
+    lines: list[tuple[str, str, Any]] = []
+    if run.held_out:
+        lines.append((held, RULE_NAMES.get(used, used), metrics.get("target")))
+        lines += [
+            (held, RULE_NAMES[rule], metrics.get(key))
+            for rule, key in (("last", "target_last"), ("oracle", "target_oracle"))
+            if rule != used
+        ]
+        worst = metrics.get("worst_domain")
+        if isinstance(worst, dict):
+            name = (
+                f"worst held-out domain {listing([worst['domain']])}" if "domain" in worst else "worst domain"
+            )
+            lines.append((name, RULE_NAMES.get(used, used), worst))
+    chosen = RULE_NAMES.get(used, used) if run.held_out or used != "oracle" else used
+    lines.append(("sources: validation data", chosen, metrics.get("source_validation")))
+    lines.append(("sources: test data (in-domain)", chosen, metrics.get("in_domain")))
+    kept = [(place, rule, values) for place, rule, values in lines if isinstance(values, dict) and values]
+    names = [n for n in _metric_names([values for _, _, values in kept]) if n != "domain"]
+    if not kept:
+        return Markup("")
+    rows = [[place, rule, *(number(values.get(n), n) for n in names)] for place, rule, values in kept]
+    headers = ["measured on", "round chosen by", *(metric_name(n) for n in names)]
+    note = tag("p", ORACLE, class_="note") if run.held_out else ""
+    return section("Result", table(headers, rows, text_columns=2, lead=True), note)
+
+
+def domains_section(run: Run) -> Markup:
+    """Scores of each domain and split, the held-out ones first."""
+    scores = sorted(scores_now(run), key=lambda score: score.get("split") != "target")
+    names = _metric_names([score.get("metrics") or {} for score in scores])
+    rows = [
+        [
+            score.get("domain", ""),
+            {"target": "held out"}.get(score.get("split", ""), score.get("split", "")),
+            count(score.get("count")),
+            *(number((score.get("metrics") or {}).get(n), n) for n in names),
+        ]
+        for score in scores
+    ]
+    headers = ["domain", "data", "samples", *(metric_name(n) for n in names)]
+    return (
+        section("Every domain", table(headers, rows, text_columns=2, tall=len(rows) > 20))
+        if rows
+        else Markup("")
+    )
+
+
+def privacy_section(run: Run) -> Markup:
+    """What kinds of values left the clients."""
+    kinds = (run.result or {}).get("privacy") or []
+    if not kinds:
+        return Markup("")
+    intro = tag("p", "In this run, these kinds of values left the clients:")
+    return section("What left the clients", intro, tag("ul", *(tag("li", kind) for kind in kinds)))
+
+
+def clients_section(run: Run) -> Markup:
+    """Who took part, and with how much data."""
+    clients = run.start.get("clients") or []
+    if not clients:
+        return Markup("")
+    rows = [
+        [client.get("name", ""), ", ".join(map(str, client.get("domains") or []))]
+        + [count(client.get(split)) for split in ("train", "validation", "test")]
+        for client in clients[:CLIENTS_SHOWN]
+    ]
+    cut = f"The first {CLIENTS_SHOWN} of {len(clients)} clients." if len(clients) > CLIENTS_SHOWN else ""
+    headers = ["client", "domains", "training", "validation", "test"]
+    shown = table(headers, rows, text_columns=2, tall=len(rows) > 12)
+    return section("Clients", shown, tag("p", cut, class_="note") if cut else "")
+
+
+def notes_section(run: Run) -> Markup:
+    """What the loader did to the data, and interruptions."""
+    notes = [str(note) for note in run.data.get("notes") or []]
+    notes += [f"Resumed at round {r.get('round')} ({r.get('time', '')})." for r in run.events("resume")]
+    return section("Notes", tag("ul", *(tag("li", note) for note in notes))) if notes else Markup("")
+
+
+def faults_section(run: Run) -> Markup:
+    """Clients that failed, when and why."""
+    rows = [[r.get("round", ""), r.get("client", ""), r.get("reason", "")] for r in run.events("fault")]
+    if not rows:
+        return Markup("")
+    return section("Faults", table(["round", "client", "reason"], rows, text_columns=3, tall=len(rows) > 12))
+
+
+def reproduce_section(run: Run) -> Markup:
+    """The command that repeats the run, its identity and its whole configuration."""
+    command = train_command(run.config)
+    run_id, version = run.facts.get("run_id", ""), run.start.get("version", "")
+    identity = join(
+        [
+            "Run ",
+            tag("code", run_id),
+            f", Unseen {version}" if version else "",
+            ". The run id is a hash of the configuration below.",
+        ]
+    )
+    rows = [[tag("code", key), tag("code", value)] for key, value in _flat(run.config)]
+    details = tag(
+        "details",
+        tag("summary", f"Full configuration ({len(rows)} values)"),
+        table(["setting", "value"], rows, text_columns=2),
+    )
+    return section(
+        "Run it again",
+        tag("pre", tag("code", *(join([tag("span", piece), " "]) for piece in command)), tabindex="0")
+        if command
+        else "",
+        tag("p", identity) if run_id else "",
+        details if rows else "",
+    )
+
+
+def unfinished_notice(run: Run) -> Markup:
+    """A banner on the page of a run that has not ended."""
+    if run.finished:
+        return Markup("")
+    text = esc("This run is unfinished: the page shows what has been recorded so far. ")
+    hint = join(["Carry it on with ", tag("code", "--resume"), " and make the report again."])
+    return tag("p", tag("strong", "Unfinished. "), text, hint, class_="notice", role="status")
+
+
+def _metric_names(found: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for metrics in found for name in metrics))
+
+
+def _flat(config: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    for key, value in config.items():
+        if isinstance(value, dict):
+            rows += _flat(value, f"{prefix}{key}.")
+        else:
+            rows.append((prefix + key, json.dumps(value, ensure_ascii=False, default=str)))
+    return rows

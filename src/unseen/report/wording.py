@@ -1,0 +1,103 @@
+"""Numbers and names as people read them, the same in the terminal, in Markdown and on the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeGuard
+
+NOTHING = "–"
+SPACE = "\u00a0"
+HELD_OUT_MARK = " (held out)"
+
+METRIC_NAMES = {
+    "accuracy": "accuracy",
+    "rmse": "RMSE",
+    "pearson_r": "Pearson r",
+    "loss": "loss",
+    "worst_class_accuracy": "worst class accuracy",
+}
+METHOD_NAMES = {
+    "csac": "CSAC", "deepall": "DeepAll", "fedadg": "FedADG", "fedavg": "FedAvg", "fedavgm": "FedAvgM",
+    "feddg-ga": "FedDG-GA", "fedprox": "FedProx", "fedsr": "FedSR", "moon": "MOON", "pcgrad": "PCGrad",
+    "ppdg": "PPDG", "scaffold": "SCAFFOLD",
+}  # fmt: skip
+
+
+def metric_name(metric: str) -> str:
+    """A metric's name in running text."""
+    return METRIC_NAMES.get(metric, metric.replace("_", " "))
+
+
+def method_name(method: object) -> str:
+    """A method's name as its paper writes it, where that is known."""
+    return METHOD_NAMES.get(str(method), str(method))
+
+
+def is_share(metric: str) -> bool:
+    """Whether the metric is a share of one, to be shown in percent."""
+    return metric.endswith("accuracy")
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a recorded value is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def number(value: object, metric: str = "") -> str:
+    """A metric's value: percent with one decimal for accuracies, four significant digits for all else."""
+    if not is_number(value):
+        return NOTHING
+    if is_share(metric):
+        return f"{100 * value:.1f}{SPACE}%"
+    return count(round(value)) if 1e4 <= abs(value) < 1e9 else f"{value:#.4g}".removesuffix(".")
+
+
+def count(value: object) -> str:
+    """A whole number with thin groups of three digits."""
+    return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else NOTHING
+
+
+def duration(seconds: object) -> str:
+    """A time span in its two largest units."""
+    if not is_number(seconds):
+        return NOTHING
+    if seconds < 60:
+        return f"{seconds:.1f}{SPACE}s" if seconds < 10 else f"{seconds:.0f}{SPACE}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}{SPACE}min {rest:02d}{SPACE}s"
+    return f"{minutes // 60}{SPACE}h {minutes % 60:02d}{SPACE}min"
+
+
+def size(amount: object) -> str:
+    """A number of bytes in decimal units."""
+    if not is_number(amount):
+        return NOTHING
+    value = float(amount)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:
+            return f"{value:.3g}{SPACE}{unit}"
+        value /= 1000
+    return f"{value:.3g}{SPACE}TB" if value < 999.5 else f"{value:.0f}{SPACE}TB"
+
+
+def shortened(names: Sequence[str], most: int) -> dict[str, str]:
+    """Each name in about `most` characters, the middle left out; all stay different, held-out marks stay."""
+    short: dict[str, str] = {}
+    for full in dict.fromkeys(names):
+        mark = HELD_OUT_MARK if full.endswith(HELD_OUT_MARK) else ""
+        name, room = full.removesuffix(mark), most - len(mark) - 1
+        head = room * 3 // 5
+        cut = (name if len(name) <= room + 1 else f"{name[:head]}…{name[len(name) - (room - head) :]}") + mark
+        twins = sum(other.startswith(cut) for other in short.values())
+        short[full] = f"{cut} ({twins + 1})" if cut in short.values() else cut
+    return short
+
+
+def listing(names: Sequence[Any], *, quote: bool = True, limit: int = 6) -> str:
+    """Names in a sentence: 'a', 'b' and 'c'; long lists are cut and say so."""
+    shown = [f"‘{name}’" if quote else str(name) for name in names[:limit]]
+    if len(names) > limit:
+        return ", ".join(shown) + f" and {len(names) - limit} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
