@@ -86,6 +86,16 @@ def test_a_changed_folder_is_decoded_anew_and_replaces_the_old_entry(
     assert len(before.inputs) == len(np.array(before.inputs))  # the old map stays readable for who holds it
 
 
+def test_new_content_of_the_same_length_is_seen(load: Loader) -> None:
+    path = load.folder / "photo" / "cat" / "same.bmp"
+    Image.new("RGB", (20, 20), "white").save(path)
+    before, stamp, length = load()[0], path.stat().st_mtime_ns, path.stat().st_size
+    Image.new("RGB", (20, 20), "black").save(path)
+    os.utime(path, ns=(stamp + 1, stamp + 1))
+    assert path.stat().st_size == length
+    assert load()[0].fingerprint != before.fingerprint
+
+
 def test_sizes_and_folders_do_not_replace_each_other(load: Loader, make_images, image_cache: Path) -> None:
     load(16)
     load(20)

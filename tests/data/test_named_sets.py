@@ -140,6 +140,21 @@ class TestRotatedMnist:
         assert np.abs(centres.astype(int) - centres[0].astype(int)).max() <= 1
         assert "same pictures" in data.notes[0]
 
+    @pytest.mark.parametrize(
+        ("source", "side"), [("rotated-mnist", "right"), ("rotated-mnist-disjoint", "left")]
+    )
+    def test_each_variant_turns_as_its_paper_does(self, tmp_path: Path, source: str, side: str) -> None:
+        path = write_digits(tmp_path, "mnist", (28, 28))
+        with np.load(path) as arrays:
+            changed = {key: arrays[key].copy() for key in arrays}
+        for part in ("train_x", "test_x"):
+            changed[part][:] = 0
+            changed[part][:, 2:6, 12:16] = 255
+        np.savez(path, **changed)
+        data = load_data(DataRequest(source, root=tmp_path))
+        image = data.inputs[data.indices("75")[0], :, :, 0].astype(int)
+        assert (image[:, 14:].sum() > image[:, :14].sum()) == (side == "right")
+
     def test_too_few_pictures_of_a_digit(self, tmp_path: Path) -> None:
         write_digits(tmp_path, "mnist", (28, 28), train=500)
         assert "100 of each digit" in message("rotated-mnist", tmp_path)
