@@ -104,3 +104,12 @@ def test_everything_can_be_written_as_json(folder: Path) -> None:
     assert plain["ok"] is False
     assert list(plain["unreadable"]) == ["photo/cat/bad.jpg"]
     assert plain["counts"]["photo"]["cat"] == 4
+
+
+def test_tables_are_loaded_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    rows = [f"{site},{number / 7},{number * 0.31 + 0.1}" for site in "ab" for number in range(30)]
+    path.write_text("\n".join(["domain,x,target", *rows]))
+    found = check_data(DataRequest(str(path), task="regression"))
+    assert found.ok
+    assert found.counts == {"a": {"rows": 30}, "b": {"rows": 30}}
