@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import hypothesis
+import numpy as np
 import pytest
 import torch
 
@@ -40,10 +40,19 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep decoded images out of the user's own cache."""
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
 def tiny_data(
-    domains: tuple[str, ...] = ("a", "b", "c", "held"), *, per_class: int = 8, missing: tuple[str, int] | None = None
+    domains: tuple[str, ...] = ("a", "b", "c", "held"),
+    *,
+    per_class: int = 8,
+    missing: tuple[str, int] | None = None,
 ) -> DataSet:
-    """Images 8x8 whose class is a bright row and whose domain is a tint; `missing` = (domain, class) to leave out."""
+    """Images 8x8: the class is a bright row, the domain a tint; `missing` = (domain, class) to leave out."""
     inputs, targets, domain_of = [], [], []
     for number, domain in enumerate(domains):
         generator = np.random.default_rng(sum(domain.encode()))
@@ -102,7 +111,12 @@ def tiny_experiment(
 
 
 def run_rounds(
-    experiment: Experiment, folder: Path, *, rounds: int = 2, fraction: float = 1.0, listener: Listener | None = None
+    experiment: Experiment,
+    folder: Path,
+    *,
+    rounds: int = 2,
+    fraction: float = 1.0,
+    listener: Listener | None = None,
 ) -> tuple[Checkpoint, Records]:
     """Run (or continue, if the folder holds a checkpoint) without the outer layers."""
     place = RunFolder(folder)

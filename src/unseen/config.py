@@ -63,8 +63,8 @@ class RunConfig:
     # where
     data_root: str | None = None
     device: str = "auto"
-    workers: int = 1
-    threads: int = 1
+    workers: int | None = None
+    threads: int | None = None
     engine: str = "local"
 
     def __post_init__(self) -> None:
@@ -72,8 +72,8 @@ class RunConfig:
             f"--rounds must be at least 1, not {self.rounds}": self.rounds >= 1,
             f"--fraction must lie in (0, 1], not {self.fraction}": 0 < self.fraction <= 1,
             f"--evaluate-every must be at least 1, not {self.evaluate_every}": self.evaluate_every >= 1,
-            f"--threads must be at least 1, not {self.threads}": self.threads >= 1,
-            f"--workers must be at least 1, not {self.workers}": self.workers >= 1,
+            f"--threads must be at least 1, not {self.threads}": self.threads is None or self.threads >= 1,
+            f"--workers must be at least 1, not {self.workers}": self.workers is None or self.workers >= 1,
             "name at least one domain with --hold-out": len(self.hold_out) >= 1,
         }
         for message, fine in checks.items():
@@ -115,7 +115,9 @@ class RunConfig:
         values = {key: value for key, value in asdict(self).items() if value is not None}
         settings = values.pop("settings")
         lines = [f"{key} = {_toml(value)}" for key, value in values.items()]
-        lines += ["", "[settings]"] + [f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None]
+        lines += ["", "[settings]"] + [
+            f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None
+        ]
         write_text(path, "\n".join(lines) + "\n")
 
     @classmethod

@@ -1,16 +1,18 @@
-"""What a run came to: the closing evaluation of the selected model, and the result that follows from the records."""
+"""What a run came to: the closing evaluation of the selected model, and the result that records give."""
 
 from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from unseen.data import Samples, Task
+from unseen.data import Indices, Samples, Task
 from unseen.engine import Experiment, Record, Workspace, scores
 from unseen.evaluation import PRIMARY, ClassificationTally, Selection, mean_metric, predict_batches, select
 from unseen.randomness import numpy_generator
@@ -23,7 +25,7 @@ def final_record(workspace: Workspace, selected_round: int) -> Record:
     """Evaluate the network as it now stands in the workspace, in the detail that the report shows."""
     experiment = workspace.experiment
     sets = experiment.evaluation_sets("validation", "test", "target")
-    tallies = [workspace.evaluate(domain, split) for domain, split in sets]
+    tallies = workspace.evaluate_all(sets)
     entries = scores(sets, tallies)
     confusion = []
     for (domain, split), tally, entry in zip(sets, tallies, entries, strict=True):
@@ -70,14 +72,14 @@ def _means(evaluation: Record | None, split: str) -> dict[str, float | None] | N
     if evaluation is None or not found:
         return None
     means = {name: mean_metric(evaluation, split, name) for name in found[0]["metrics"]}
-    return {name: None if value != value else value for name, value in means.items()}
+    return {name: None if math.isnan(value) else value for name, value in means.items()}
 
 
 def _or_low(value: float | None) -> float:
     return -2.0 if value is None else value
 
 
-def _outputs(workspace: Workspace, domain: str, rows: np.ndarray) -> torch.Tensor:  # type: ignore[type-arg]
+def _outputs(workspace: Workspace, rows: Indices) -> torch.Tensor:
     samples = Samples(workspace.experiment.data, rows)
     batches = predict_batches(workspace.deployed, samples, prepare=workspace.experiment.prepare)
     return torch.cat([outputs for outputs, _ in batches]).cpu()
@@ -89,9 +91,10 @@ def _scatter(workspace: Workspace) -> list[dict[str, Any]]:
     plots = []
     for domain in experiment.federation.held_out:
         rows = experiment.federation.target_indices(domain)[:SCATTER_POINTS]
-        predicted = _outputs(workspace, domain, rows).squeeze(1).numpy()
-        back = lambda values: (values * experiment.target_scale + experiment.target_mean).tolist()  # noqa: E731
-        plots.append({"domain": domain, "truth": back(experiment.data.targets[rows]), "predicted": back(predicted)})
+        predicted = _outputs(workspace, rows).squeeze(1).numpy()
+        both = np.stack([experiment.data.targets[rows], predicted])
+        truth, predicted = both * experiment.target_scale + experiment.target_mean
+        plots.append({"domain": domain, "truth": truth.tolist(), "predicted": predicted.tolist()})
     return plots
 
 
@@ -102,7 +105,7 @@ def _examples(workspace: Workspace) -> list[dict[str, Any]]:
     rows = experiment.federation.target_indices(domain)
     generator = numpy_generator(experiment.seed, "example images")
     rows = generator.permutation(rows)[: 20 * EXAMPLES]
-    probabilities = _outputs(workspace, domain, rows).softmax(dim=1)
+    probabilities = _outputs(workspace, rows).softmax(dim=1)
     confidence, predicted = probabilities.max(dim=1)
     truth = experiment.data.targets[rows]
     right = np.flatnonzero(predicted.numpy() == truth)
@@ -123,7 +126,7 @@ def _examples(workspace: Workspace) -> list[dict[str, Any]]:
     ]
 
 
-def _png(pixels: np.ndarray) -> str:  # type: ignore[type-arg]
+def _png(pixels: npt.NDArray[np.uint8]) -> str:
     from PIL import Image
 
     image = Image.fromarray(cast(Any, pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels))

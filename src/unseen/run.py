@@ -14,16 +14,18 @@ from unseen import __version__
 from unseen.config import RunConfig
 from unseen.engine import (
     Checkpoint,
+    Engine,
     Listener,
-    LocalEngine,
     Records,
     Rounds,
     RunFolder,
     Schedule,
     StateStore,
+    make_engine,
 )
 from unseen.errors import UsageError
 from unseen.evaluation import Selection
+from unseen.federation import participant_count
 from unseen.files import write_json
 from unseen.outcome import final_record, make_result
 from unseen.report import write_report
@@ -59,8 +61,8 @@ def run(config: RunConfig, *, out: Path, resume: bool = False, listener: Listene
     folder = RunFolder(out)
     if not (resume and folder.holds_run):
         folder.require_free()
-    torch.set_num_threads(config.threads)
     setup = prepare_run(config, listener)
+    torch.set_num_threads(setup.hands.threads)
     with folder.locked():
         if folder.holds_run:
             _require_same(setup.config, RunConfig.load(folder.config), folder)
@@ -79,7 +81,12 @@ class _Run:
             raise UsageError(f"{folder.path} holds a run on other data or weights: choose another --out")
         self.states = StateStore(folder.client_states, found.client_states if found else None)
         self.records = Records(folder.records, keep_bytes=found.records_bytes if found else 0)
-        self.engine = LocalEngine(setup.experiment, self.states)
+        self.engine: Engine = make_engine(
+            setup.experiment,
+            self.states,
+            setup.hands,
+            max_clients=participant_count(len(setup.experiment.federation), setup.config.fraction),
+        )
         self.flat = self.engine.workspace.flat
         if found is None:
             start = self.flat.read().cpu()
@@ -175,7 +182,7 @@ class _Run:
                 "input_shape": data.input_shape,
                 "class_counts": data.class_counts(),
                 "fingerprint": data.fingerprint,
-                "notes": data.notes,
+                "notes": [*data.notes, *self.setup.experiment.network.notes, *self.engine.notes],
             },
             "clients": [
                 {
@@ -208,7 +215,9 @@ def _require_same(config: RunConfig, recorded: RunConfig, folder: RunFolder) -> 
     """Refuse to continue a run as another one."""
     different = config.differences(recorded)
     if different:
-        listed = "; ".join(f"{key}: {theirs!r} there, {mine!r} now" for key, (mine, theirs) in different.items())
+        listed = "; ".join(
+            f"{key}: {theirs!r} there, {mine!r} now" for key, (mine, theirs) in different.items()
+        )
         raise UsageError(f"{folder.path} holds another run ({listed}): choose another --out")
 
 

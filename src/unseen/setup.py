@@ -12,10 +12,17 @@ from unseen.config import RunConfig
 from unseen.data import DataRequest, DataSet, load_data
 from unseen.data.augment import AUGMENTATIONS
 from unseen.data.transforms import Normalise
-from unseen.engine import Experiment, Listener, choose_device
+from unseen.engine import Experiment, Hands, Listener, choose_device, choose_hands
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.evaluation import SELECTION_RULES
-from unseen.federation import PARTITIONS, Federation, PartitionPlan, SplitFractions, make_federation
+from unseen.federation import (
+    PARTITIONS,
+    Federation,
+    PartitionPlan,
+    SplitFractions,
+    make_federation,
+    participant_count,
+)
 from unseen.methods import make_method
 from unseen.methods.base import Method
 from unseen.models import ModelFacts, build_model
@@ -33,6 +40,7 @@ class Setup:
     experiment: Experiment
     facts: ModelFacts
     encoding: TableEncoding | None
+    hands: Hands
     run_id: str
 
 
@@ -97,7 +105,16 @@ def prepare_run(config: RunConfig, listener: Listener) -> Setup:
     content = {"data_fingerprint": data.fingerprint}
     if weights is not None:
         content["weights_fingerprint"] = hashlib.sha256(weights.read_bytes()).hexdigest()
-    return Setup(config, experiment, facts, encoding, config.identity(**content))
+    hands = choose_hands(
+        workers=config.workers,
+        threads=config.threads,
+        clients=participant_count(len(federation), config.fraction),
+        parameters=sum(parameter.numel() for parameter in network.parameters()),
+        samples=experiment.samples_in_round(config.fraction) * config.rounds,
+        on_cpu=experiment.prepare.device.type == "cpu",
+    )
+    config = config.resolved(workers=hands.workers, threads=hands.threads)
+    return Setup(config, experiment, facts, encoding, hands, config.identity(**content))
 
 
 def _check_names(config: RunConfig) -> Method[Any]:

@@ -28,7 +28,9 @@ def test_equals_the_literal_sum(case):
     literal = torch.zeros(PLAIN.size, dtype=torch.float64)
     for row, weight in zip(rows, weights, strict=True):
         literal += row.double() * float(weight) / float(weights.sum())
-    torch.testing.assert_close(weighted_mean(rows, weights, layout=PLAIN).double(), literal, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        weighted_mean(rows, weights, layout=PLAIN).double(), literal, rtol=1e-5, atol=1e-6
+    )
 
 
 @given(rows_and_weights(), st.randoms(use_true_random=False))

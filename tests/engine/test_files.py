@@ -90,7 +90,9 @@ def test_a_full_disk_keeps_the_old_file_and_names_the_new_one(tmp_path):
         "try:\n    write_text(pathlib.Path(sys.argv[1]), 'new' * 100)\n"
         "except UnseenError as error:\n    print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(target)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(target)], capture_output=True, text=True, check=True
+    )
     assert "could not write" in done.stdout and "result.json" in done.stdout
     assert target.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
@@ -112,8 +114,8 @@ def test_a_folder_with_a_run_is_refused(tmp_path):
 
 
 def test_two_processes_cannot_share_a_folder(tmp_path):
-    with RunFolder(tmp_path).locked(), pytest.raises(UnseenError, match="another process"):
-        with RunFolder(tmp_path).locked():
-            pass
+    first, second = RunFolder(tmp_path).locked(), RunFolder(tmp_path).locked()
+    with first, pytest.raises(UnseenError, match="another process"), second:
+        pass
     with RunFolder(tmp_path).locked():
         pass

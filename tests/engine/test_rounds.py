@@ -9,7 +9,7 @@ import torch
 
 from unseen.engine import Listener
 from unseen.methods.fedavg import FedAvg
-from unseen.training import Diverged
+from unseen.training import DivergedError
 
 
 class Sabotaged(FedAvg):
@@ -46,7 +46,7 @@ def test_a_client_that_sends_nan_is_set_aside(sabotaged, make_experiment, make_t
 
 
 def test_a_round_without_any_usable_update_fails_with_advice(sabotaged, go):
-    with pytest.raises(Diverged, match=r"round 1.*NaN.*--lr"):
+    with pytest.raises(DivergedError, match=r"round 1.*NaN.*--lr"):
         go(sabotaged("a", "b", "c"))
 
 

@@ -52,7 +52,11 @@ def test_domains_count_alike_whatever_their_size():
 
 def test_honest_rules_do_not_see_the_target():
     """Scrambling the held-out scores changes no choice but the oracle's."""
-    scrambled = [_evaluation(1, [0.5, 0.5], 0.0), _evaluation(2, [0.9, 0.7], 0.9), _evaluation(3, [0.6, 0.6], 1.0)]
+    scrambled = [
+        _evaluation(1, [0.5, 0.5], 0.0),
+        _evaluation(2, [0.9, 0.7], 0.9),
+        _evaluation(3, [0.6, 0.6], 1.0),
+    ]
     for rule in ("source-validation", "last"):
         one, other = select(RECORDS, rule, "classification"), select(scrambled, rule, "classification")
         assert one is not None and other is not None and one["round"] == other["round"]

@@ -1,4 +1,4 @@
-"""What every method must do, whatever it does: found through the registry, so a new file is tested at once."""
+"""What every method must do, whatever it does. The registry names them, so a new file is tested at once."""
 
 from __future__ import annotations
 

@@ -15,13 +15,15 @@ from unseen.training import TrainingPlan, batch_positions, reason_to_reject
 def _train(workspace, *, seed_state=None, round=1, position=0):
     start = workspace.flat.read() if seed_state is None else seed_state
     return workspace.train_client(
-        position, round=round, weights=start, received={}, state={}, progress=lambda _: None
+        position, {}, round=round, weights=start, received={}, progress=lambda _: None
     )
 
 
 def test_local_training_equals_a_literal_loop(make_experiment):
     """The same batches through a plain module and torch's own optimiser."""
-    experiment = make_experiment(plan=TrainingPlan(epochs=2, batch_size=4, lr=0.05, momentum=0.9, label_smoothing=0.1))
+    experiment = make_experiment(
+        plan=TrainingPlan(epochs=2, batch_size=4, lr=0.05, momentum=0.9, label_smoothing=0.1)
+    )
     plain = copy.deepcopy(experiment.network)
     workspace = Workspace(experiment)
     update = _train(workspace)
@@ -42,7 +44,9 @@ def test_local_training_equals_a_literal_loop(make_experiment):
             losses.append(loss.item() * len(positions))
             counts.append(len(positions))
     literal = torch.cat([entry.view(update.weights).flatten() for entry in workspace.flat.layout.entries])
-    expected = torch.cat([dict(plain.named_parameters())[e.name].flatten() for e in workspace.flat.layout.entries])
+    expected = torch.cat(
+        [dict(plain.named_parameters())[e.name].flatten() for e in workspace.flat.layout.entries]
+    )
     torch.testing.assert_close(literal, expected, rtol=1e-4, atol=1e-5)
     assert update.loss == pytest.approx(sum(losses) / sum(counts), rel=1e-4)
     assert (update.samples, update.steps, update.seen) == (len(samples), len(losses), sum(counts))
@@ -87,8 +91,16 @@ def test_unsound_updates_are_recognised(make_experiment, change, reason):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"epochs": 0}, {"batch_size": 0}, {"lr": 0}, {"momentum": 1.0}, {"weight_decay": -1}, {"optimiser": "lion"}]
-    + [{"batches_per_epoch": 0}, {"label_smoothing": 1.0}],
+    [
+        {"epochs": 0},
+        {"batch_size": 0},
+        {"lr": 0},
+        {"momentum": 1.0},
+        {"weight_decay": -1},
+        {"optimiser": "lion"},
+        {"batches_per_epoch": 0},
+        {"label_smoothing": 1.0},
+    ],
 )
 def test_impossible_plans_are_refused(wrong):
     with pytest.raises(UsageError):

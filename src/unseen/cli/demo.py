@@ -14,7 +14,9 @@ SETTINGS = {"data": "rotated-digits", "hold_out": "75", "rounds": 15, "local_epo
 
 
 def demo_command(
-    out: Annotated[Path, typer.Option(help="Folder for the runs and the page that compares them.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the page that compares them.")] = Path(
+        "demo"
+    ),
     seed: Annotated[int, typer.Option(help="Seed of all runs.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
@@ -45,5 +47,7 @@ def demo_command(
         print_json([result.values for result in finished])
         return
     results().print(result_table([result.values for result in finished]))
-    results().print("DeepAll pools all data in one place; FedAvg only ever sends models. Both were judged on 75 degrees.")
+    results().print(
+        "DeepAll pools all data in one place; FedAvg only ever sends models. Both were judged on 75 degrees."
+    )
     results().print(f"Report: {page}", soft_wrap=True)

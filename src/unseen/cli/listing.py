@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -26,7 +26,7 @@ def _show(columns: Sequence[str], rows: Sequence[Sequence[str]], *, as_json: boo
 
 @app.command("methods")
 def methods(
-    name: Annotated[Optional[str], typer.Argument(help="Show the settings of this method.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show the settings of this method.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the methods, or the settings of one.
@@ -41,8 +41,8 @@ def methods(
 
     if name is not None:
         settings = describe_settings(METHODS[name].settings_type())
-        rows = [(key, str(default), meaning) for key, default, meaning in settings]
-        _show(("setting", "default", "meaning"), rows, as_json=as_json)
+        described = [(key, str(default), meaning) for key, default, meaning in settings]
+        _show(("setting", "default", "meaning"), described, as_json=as_json)
         return
     rows = [
         (

@@ -16,8 +16,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Train one model across data silos that may not share their data, so that it works on a domain none of "
-    "them has seen.\n\nStart with `unseen demo`, or with your own folders, one folder a site:\n\n"
+    help="Train one model across data silos that may not share their data, so that it works on a domain "
+    "none of them has seen.\n\nStart with `unseen demo`, or with your own folders, one folder a site:\n\n"
     "    unseen train my_data/ --hold-out site_d --method fedavg",
 )
 app.command("train")(train.train_command)
@@ -31,7 +31,9 @@ app.add_typer(data.app, name="data")
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", help="Show the version and stop.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and stop.", is_eager=True)
+    ] = False,
 ) -> None:
     if version:
         typer.echo(f"unseen {__version__}")

@@ -68,10 +68,13 @@ class LiveProgress(Listener):
             metrics = record["scores"][0]["metrics"]
             task: Task = "classification" if "accuracy" in metrics else "regression"
             value = mean_metric(record, "validation", PRIMARY[task])
-            self._score = f"validation {value:.1%}" if task == "classification" else f"validation r {value:.3f}"
+            self._score = (
+                f"validation {value:.1%}" if task == "classification" else f"validation r {value:.3f}"
+            )
         elif record["event"] == "fault":
             self._progress.console.print(
-                f"round {record['round']}: {record['client']} was set aside: {record['reason']}", style="yellow"
+                f"round {record['round']}: {record['client']} was set aside: {record['reason']}",
+                style="yellow",
             )
         if self._rounds:
             self._show()

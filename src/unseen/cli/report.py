@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -13,8 +13,12 @@ from unseen.errors import UsageError
 
 def report_command(
     runs: Annotated[list[Path], typer.Argument(help="One run folder, or several to compare.")],
-    out: Annotated[Optional[Path], typer.Option(help="Where to write the page that compares several runs.")] = None,
-    figures: Annotated[Optional[Path], typer.Option(help="Also write the figures as PNG files into this folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write the page that compares several runs.")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Also write the figures as PNG files into this folder.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the paths as JSON.")] = False,
 ) -> None:
     """Write the report page of a run from its records, or one page that compares several runs.

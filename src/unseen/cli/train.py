@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -31,50 +31,132 @@ _WHERE = "Where"
 
 def train_command(  # noqa: PLR0917 (one parameter an option)
     data: Annotated[
-        Optional[str], typer.Argument(help="A named data set, a folder domain/class/image, or a table (.csv, .parquet).")
+        str | None,
+        typer.Argument(help="A named data set, a folder domain/class/image, or a table (.csv, .parquet)."),
     ] = None,
     hold_out: Annotated[
-        Optional[list[str]], typer.Option(help="Domain that takes no part in training (repeatable).", rich_help_panel=_DATA)
+        list[str] | None,
+        typer.Option(help="Domain that takes no part in training (repeatable).", rich_help_panel=_DATA),
     ] = None,
-    image_size: Annotated[Optional[int], typer.Option(help="Side of the square images.", rich_help_panel=_DATA)] = None,
-    augment: Annotated[Optional[str], typer.Option(help="none, standard, ...: changes to training images.", rich_help_panel=_DATA)] = None,
-    validation: Annotated[Optional[float], typer.Option(help="Part of each source domain kept for model selection.", rich_help_panel=_DATA)] = None,
-    test: Annotated[Optional[float], typer.Option(help="Part of each source domain kept for in-domain accuracy.", rich_help_panel=_DATA)] = None,
-    domain_column: Annotated[Optional[str], typer.Option(help="Tables: the column that names the domain.", rich_help_panel=_DATA)] = None,
-    target: Annotated[Optional[str], typer.Option(help="Tables: the column to predict.", rich_help_panel=_DATA)] = None,
-    task: Annotated[Optional[str], typer.Option(help="Tables: classification or regression.", rich_help_panel=_DATA)] = None,
-    table_statistics: Annotated[Optional[str], typer.Option(help="Tables: scale by federated sums, or by each domain's local ones.", rich_help_panel=_DATA)] = None,
-    skip_unreadable: Annotated[Optional[bool], typer.Option("--skip-unreadable", help="Leave unreadable image files out instead of stopping.", rich_help_panel=_DATA)] = None,
-    data_root: Annotated[Optional[str], typer.Option(help="Where named data sets lie.", envvar="UNSEEN_DATA", rich_help_panel=_DATA)] = None,
-    partition: Annotated[Optional[str], typer.Option(help="domain, iid, dirichlet or mixed.", rich_help_panel=_WHO)] = None,
-    clients_per_domain: Annotated[Optional[int], typer.Option(help="Clients that share a domain.", rich_help_panel=_WHO)] = None,
-    alpha: Annotated[Optional[float], typer.Option(help="Dirichlet: small = clients have few classes each.", rich_help_panel=_WHO)] = None,
-    heterogeneity: Annotated[Optional[float], typer.Option(help="Mixed: 1 = one domain a client, 0 = all alike.", rich_help_panel=_WHO)] = None,
-    fraction: Annotated[Optional[float], typer.Option(help="Part of the clients that work in a round.", rich_help_panel=_WHO)] = None,
-    method: Annotated[Optional[str], typer.Option(help="See `unseen list methods`.", rich_help_panel=_HOW)] = None,
-    set_: Annotated[Optional[list[str]], typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method (repeatable).", rich_help_panel=_HOW)] = None,
-    model: Annotated[Optional[str], typer.Option(help="See `unseen list models`.", rich_help_panel=_HOW)] = None,
-    weights: Annotated[Optional[str], typer.Option(help="File of initial weights (.safetensors, .pt).", rich_help_panel=_HOW)] = None,
-    rounds: Annotated[Optional[int], typer.Option(help="Rounds of local work and merging.", rich_help_panel=_HOW)] = None,
-    local_epochs: Annotated[Optional[int], typer.Option(help="Passes over a client's data in a round.", rich_help_panel=_HOW)] = None,
-    batches_per_epoch: Annotated[Optional[int], typer.Option(help="Make an epoch this many batches.", rich_help_panel=_HOW)] = None,
-    batch_size: Annotated[Optional[int], typer.Option(rich_help_panel=_HOW)] = None,
-    optimiser: Annotated[Optional[str], typer.Option(help="sgd or adam.", rich_help_panel=_HOW)] = None,
-    lr: Annotated[Optional[float], typer.Option(help="Learning rate.", rich_help_panel=_HOW)] = None,
-    momentum: Annotated[Optional[float], typer.Option(rich_help_panel=_HOW)] = None,
-    weight_decay: Annotated[Optional[float], typer.Option(rich_help_panel=_HOW)] = None,
-    label_smoothing: Annotated[Optional[float], typer.Option(rich_help_panel=_HOW)] = None,
-    seed: Annotated[Optional[int], typer.Option(help="The same seed gives the same weights.", rich_help_panel=_HOW)] = None,
-    evaluate_every: Annotated[Optional[int], typer.Option(help="Rounds between evaluations.", rich_help_panel=_HOW)] = None,
-    selection: Annotated[Optional[str], typer.Option(help="source-validation, last or oracle.", rich_help_panel=_HOW)] = None,
-    device: Annotated[Optional[str], typer.Option(help="auto, cpu, cuda, mps.", rich_help_panel=_WHERE)] = None,
-    workers: Annotated[Optional[int], typer.Option(help="Processes that train clients side by side.", rich_help_panel=_WHERE)] = None,
-    threads: Annotated[Optional[int], typer.Option(help="Threads of each process.", rich_help_panel=_WHERE)] = None,
-    engine: Annotated[Optional[str], typer.Option(help="local: on this machine.", rich_help_panel=_WHERE)] = None,
-    out: Annotated[Optional[Path], typer.Option(help="Run folder; made under runs/ if not given.", rich_help_panel=_WHERE)] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.", rich_help_panel=_WHERE)] = False,
-    figures: Annotated[bool, typer.Option("--figures", help="Also write the figures as PNG files.", rich_help_panel=_WHERE)] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=_WHERE)] = False,
+    image_size: Annotated[
+        int | None, typer.Option(help="Side of the square images.", rich_help_panel=_DATA)
+    ] = None,
+    augment: Annotated[
+        str | None,
+        typer.Option(help="none, standard, ...: changes to training images.", rich_help_panel=_DATA),
+    ] = None,
+    validation: Annotated[
+        float | None,
+        typer.Option(help="Part of each source domain kept for model selection.", rich_help_panel=_DATA),
+    ] = None,
+    test: Annotated[
+        float | None,
+        typer.Option(help="Part of each source domain kept for in-domain accuracy.", rich_help_panel=_DATA),
+    ] = None,
+    domain_column: Annotated[
+        str | None, typer.Option(help="Tables: the column that names the domain.", rich_help_panel=_DATA)
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Tables: the column to predict.", rich_help_panel=_DATA)
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Tables: classification or regression.", rich_help_panel=_DATA)
+    ] = None,
+    table_statistics: Annotated[
+        str | None,
+        typer.Option(
+            help="Tables: scale by federated sums, or by each domain's local ones.", rich_help_panel=_DATA
+        ),
+    ] = None,
+    skip_unreadable: Annotated[
+        bool | None,
+        typer.Option(
+            "--skip-unreadable",
+            help="Leave unreadable image files out instead of stopping.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
+    data_root: Annotated[
+        str | None,
+        typer.Option(help="Where named data sets lie.", envvar="UNSEEN_DATA", rich_help_panel=_DATA),
+    ] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="domain, iid, dirichlet or mixed.", rich_help_panel=_WHO)
+    ] = None,
+    clients_per_domain: Annotated[
+        int | None, typer.Option(help="Clients that share a domain.", rich_help_panel=_WHO)
+    ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(help="Dirichlet: small = clients have few classes each.", rich_help_panel=_WHO),
+    ] = None,
+    heterogeneity: Annotated[
+        float | None,
+        typer.Option(help="Mixed: 1 = one domain a client, 0 = all alike.", rich_help_panel=_WHO),
+    ] = None,
+    fraction: Annotated[
+        float | None, typer.Option(help="Part of the clients that work in a round.", rich_help_panel=_WHO)
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="See `unseen list methods`.", rich_help_panel=_HOW)
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting of the method (repeatable).", rich_help_panel=_HOW
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="See `unseen list models`.", rich_help_panel=_HOW)] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="File of initial weights (.safetensors, .pt).", rich_help_panel=_HOW)
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds of local work and merging.", rich_help_panel=_HOW)
+    ] = None,
+    local_epochs: Annotated[
+        int | None, typer.Option(help="Passes over a client's data in a round.", rich_help_panel=_HOW)
+    ] = None,
+    batches_per_epoch: Annotated[
+        int | None, typer.Option(help="Make an epoch this many batches.", rich_help_panel=_HOW)
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(rich_help_panel=_HOW)] = None,
+    optimiser: Annotated[str | None, typer.Option(help="sgd or adam.", rich_help_panel=_HOW)] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.", rich_help_panel=_HOW)] = None,
+    momentum: Annotated[float | None, typer.Option(rich_help_panel=_HOW)] = None,
+    weight_decay: Annotated[float | None, typer.Option(rich_help_panel=_HOW)] = None,
+    label_smoothing: Annotated[float | None, typer.Option(rich_help_panel=_HOW)] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The same seed gives the same weights.", rich_help_panel=_HOW)
+    ] = None,
+    evaluate_every: Annotated[
+        int | None, typer.Option(help="Rounds between evaluations.", rich_help_panel=_HOW)
+    ] = None,
+    selection: Annotated[
+        str | None, typer.Option(help="source-validation, last or oracle.", rich_help_panel=_HOW)
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps.", rich_help_panel=_WHERE)] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that train clients side by side.", rich_help_panel=_WHERE)
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of each process.", rich_help_panel=_WHERE)
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="local: on this machine.", rich_help_panel=_WHERE)
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Run folder; made under runs/ if not given.", rich_help_panel=_WHERE),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out.", rich_help_panel=_WHERE)
+    ] = False,
+    figures: Annotated[
+        bool, typer.Option("--figures", help="Also write the figures as PNG files.", rich_help_panel=_WHERE)
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=_WHERE)
+    ] = False,
 ) -> None:
     """Train one model on some domains and judge it on one that took no part."""
     given = {

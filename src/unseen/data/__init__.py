@@ -2,7 +2,7 @@
 
 from unseen.data.dataset import Column, DataSet, Indices, Task
 from unseen.data.samples import Batch, Samples
-from unseen.data.sources import SOURCES, DataRequest, Source, load_data
+from unseen.data.sources import SOURCES, DataRequest, Source, list_sources, load_data
 
 __all__ = [
     "SOURCES",
@@ -14,5 +14,6 @@ __all__ = [
     "Samples",
     "Source",
     "Task",
+    "list_sources",
     "load_data",
 ]

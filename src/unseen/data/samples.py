@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import warnings
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -51,10 +53,8 @@ class Samples:
         return Batch(inputs, self._targets.index_select(0, rows), self._domains.index_select(0, rows))
 
 
-def _as_tensor(array: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+def _as_tensor(array: npt.NDArray[Any]) -> Tensor:
     """Share memory with a NumPy array; torch only reads it, so a read-only memory map will do."""
-    import warnings
-
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)

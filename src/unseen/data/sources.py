@@ -54,8 +54,7 @@ TABLE_SUFFIXES = (".csv", ".parquet")
 
 def load_data(request: DataRequest) -> DataSet:
     """Load a data set by name, folder or table file; refuse anything else with the nearest name."""
-    from unseen.data import named  # noqa: F401  (fills SOURCES)
-
+    _fill_registry()
     if request.image_size is not None and request.image_size < 4:
         raise UsageError(f"image size {request.image_size} is too small; use 4 or more pixels")
     if request.source in SOURCES:
@@ -77,3 +76,13 @@ def load_data(request: DataRequest) -> DataSet:
     if "/" in request.source or request.source.startswith("."):
         raise UnseenError(f"no such folder or file: {path}")
     raise unknown_name("data set (and no such folder)", request.source, SOURCES)
+
+
+def list_sources() -> list[tuple[str, Source]]:
+    """List the named data sets."""
+    _fill_registry()
+    return [(name, SOURCES[name]) for name in SOURCES]
+
+
+def _fill_registry() -> None:
+    import unseen.data.named  # noqa: F401

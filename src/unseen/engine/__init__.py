@@ -2,6 +2,7 @@
 
 from unseen.engine.base import Engine, Reply
 from unseen.engine.checkpoint import Checkpoint
+from unseen.engine.choose import Hands, choose_hands, make_engine
 from unseen.engine.experiment import Experiment, Workspace, choose_device
 from unseen.engine.folder import RunFolder
 from unseen.engine.listener import Listener
@@ -14,17 +15,20 @@ __all__ = [
     "Checkpoint",
     "Engine",
     "Experiment",
+    "Hands",
     "Listener",
     "LocalEngine",
     "Record",
     "Records",
     "Reply",
-    "RunFolder",
     "Rounds",
+    "RunFolder",
     "Schedule",
     "StateStore",
     "Workspace",
     "choose_device",
+    "choose_hands",
+    "make_engine",
     "read_records",
     "scores",
 ]

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from unseen.engine.experiment import EvaluationSet
+from unseen.engine.experiment import EvaluationSet, Workspace
 from unseen.evaluation import Tally
 from unseen.training import Update
 
@@ -23,7 +23,17 @@ class Reply:
 
 
 class Engine(Protocol):
-    """Carries weights to clients and updates back."""
+    """Carries weights to clients and updates back.
+
+    workspace  this process's own copy of the module, for the closing evaluation
+    notes      what a user should know of where things are held
+    """
+
+    workspace: Workspace
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks for the records."""
 
     def train(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from unseen.data import DataSet, Indices, Samples
-from unseen.evaluation import Tally, evaluate, make_tally
+from unseen.evaluation import EVALUATION_BATCH, Tally, evaluate, make_tally
 from unseen.federation import Federation, Split
 from unseen.methods import Method
 from unseen.models import FlatState, Network
@@ -19,6 +19,10 @@ from unseen.training import ClientWork, Preparation, TrainingPlan, Update
 
 EvaluationSet = tuple[str, str]
 """(domain, split) with split one of validation, test, target."""
+EvaluationPart = tuple[str, str, int]
+"""(domain, split, position of its first sample): of fixed size, so that sums do not depend on who made them."""
+
+PART = 4 * EVALUATION_BATCH
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,15 @@ class Experiment:
     target_mean: float = 0.0
     target_scale: float = 1.0
 
+    def samples_in_round(self, fraction: float) -> int:
+        """About how many samples a round trains on, repetitions counted."""
+        sizes, plan = self.federation.train_sizes, self.plan
+        if plan.batches_per_epoch is None:
+            each_epoch = int(sizes.sum())
+        else:
+            each_epoch = len(sizes) * plan.batches_per_epoch * plan.batch_size
+        return int(each_epoch * plan.epochs * fraction)
+
     def evaluation_indices(self, domain: str, split: str) -> Indices:
         """The samples of an evaluation set; the held-out domains are reachable only here."""
         if split == "target":
@@ -55,6 +68,28 @@ class Experiment:
             if len(self.evaluation_indices(domain, split))
         ]
 
+    def evaluation_parts(self, sets: Sequence[EvaluationSet]) -> list[EvaluationPart]:
+        """Cut evaluation sets into parts."""
+        return [
+            (domain, split, start)
+            for domain, split in sets
+            for start in range(0, len(self.evaluation_indices(domain, split)), PART)
+        ]
+
+
+def merge_parts(
+    sets: Sequence[EvaluationSet], parts: Sequence[EvaluationPart], tallies: Mapping[EvaluationPart, Tally]
+) -> list[Tally]:
+    """Add up the tallies of each set's parts, in the parts' order."""
+    merged: dict[EvaluationSet, Tally] = {}
+    for part in parts:
+        domain, split, _ = part
+        if (domain, split) in merged:
+            merged[domain, split].merge(tallies[part])
+        else:
+            merged[domain, split] = tallies[part]
+    return [merged[key] for key in sets]
+
 
 class Workspace:
     """One process's copy of the shared module, reused in place by every client and evaluation."""
@@ -69,11 +104,11 @@ class Workspace:
     def train_client(
         self,
         position: int,
+        state: MutableMapping[str, Tensor],
         *,
         round: int,
         weights: Tensor,
         received: Mapping[str, Tensor],
-        state: MutableMapping[str, Tensor],
         progress: Callable[[int], None],
     ) -> Update:
         """Run the method's client half for one client, from the server's weights."""
@@ -99,13 +134,17 @@ class Workspace:
             update = experiment.method.client(work)
         undeclared = set(update.extras) - set(experiment.method.sends)
         if undeclared:
-            raise ValueError(f"{experiment.method.name} sends {sorted(undeclared)} without declaring it in `sends`")
+            raise ValueError(
+                f"{experiment.method.name} sends {sorted(undeclared)} without declaring it in `sends`"
+            )
         return update
 
-    def evaluate(self, domain: str, split: str) -> Tally:
-        """Tally the deployed network, with the weights it has now, on one evaluation set."""
+    def evaluate(self, part: EvaluationPart) -> Tally:
+        """Tally the deployed network, with the weights it has now, on one part of an evaluation set."""
         experiment = self.experiment
-        samples = Samples(experiment.data, experiment.evaluation_indices(domain, split))
+        domain, split, start = part
+        rows = experiment.evaluation_indices(domain, split)[start : start + PART]
+        samples = Samples(experiment.data, rows)
         tally = make_tally(
             experiment.data.task,
             experiment.data.outputs,
@@ -113,6 +152,11 @@ class Workspace:
             target_scale=experiment.target_scale,
         )
         return evaluate(self.deployed, samples, prepare=experiment.prepare, tally=tally)
+
+    def evaluate_all(self, sets: Sequence[EvaluationSet]) -> list[Tally]:
+        """Tally the deployed network on whole evaluation sets."""
+        parts = self.experiment.evaluation_parts(sets)
+        return merge_parts(sets, parts, {part: self.evaluate(part) for part in parts})
 
 
 def choose_device(name: str) -> torch.device:

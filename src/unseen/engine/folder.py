@@ -54,6 +54,8 @@ class RunFolder:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         except BlockingIOError:
-            raise UnseenError(f"another process is working in {self.path}; wait for it or choose another --out") from None
+            raise UnseenError(
+                f"another process is working in {self.path}; wait for it or choose another --out"
+            ) from None
         finally:
             os.close(handle)

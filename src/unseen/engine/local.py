@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from unseen.evaluation import Tally
 
 class LocalEngine:
     """Runs every client here, on one reused module."""
+
+    notes: tuple[str, ...] = ()
 
     def __init__(self, experiment: Experiment, states: StateStore) -> None:
         self.workspace = Workspace(experiment)
@@ -38,11 +41,15 @@ class LocalEngine:
         replies = []
         for row, position in zip(self._rows, clients, strict=True):
             name = names[position]
-            state = self.states.read(name)
-            update = self.workspace.train_client(
-                position, round=round, weights=weights, received=received, state=state, progress=progress
+            train = partial(
+                self.workspace.train_client,
+                position,
+                round=round,
+                weights=weights,
+                received=received,
+                progress=progress,
             )
-            self.states.write(name, state, round=round)
+            update = self.states.with_state(name, round=round, do=train)
             row.copy_(update.weights)
             replies.append(Reply(name, replace(update, weights=row)))
         return self._rows, replies
@@ -50,7 +57,7 @@ class LocalEngine:
     def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[Tally]:
         """Evaluate on every set in turn."""
         self.workspace.flat.load(weights)
-        return [self.workspace.evaluate(domain, split) for domain, split in sets]
+        return self.workspace.evaluate_all(sets)
 
     def close(self) -> None:
         """Nothing to let go of."""

@@ -24,7 +24,7 @@ from unseen.engine.states import StateStore
 from unseen.evaluation import Selection, Tally, select
 from unseen.federation import participants
 from unseen.models import Layout
-from unseen.training import Diverged, reason_to_reject, samples_in_epoch
+from unseen.training import DivergedError, reason_to_reject
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,9 @@ class Rounds:
         """Go on from the checkpoint to the last round."""
         point, rounds = self.checkpoint, self.schedule.rounds
         self.listener.training_starts(
-            first_round=point.round + 1, rounds=rounds, samples=self._samples_in_full_round()
+            first_round=point.round + 1,
+            rounds=rounds,
+            samples=self.experiment.samples_in_round(self.schedule.fraction),
         )
         for number in range(point.round + 1, rounds + 1):
             started = time.perf_counter()
@@ -114,7 +116,7 @@ class Rounds:
                 self._record("fault", round=number, client=reply.client, reason=reason)
         kept = [position for position, reason in enumerate(reasons) if not reason]
         if not kept:
-            raise Diverged(
+            raise DivergedError(
                 f"round {number}: no client returned a usable update ({replies[0].client!r}: {reasons[0]}); "
                 "a lower --lr often helps"
             )
@@ -129,7 +131,12 @@ class Rounds:
         )
 
     def _record_round(
-        self, number: int, replies: Sequence[Reply], work: ServerWork, received: dict[str, Tensor], seconds: float
+        self,
+        number: int,
+        replies: Sequence[Reply],
+        work: ServerWork,
+        received: dict[str, Tensor],
+        seconds: float,
     ) -> None:
         updates = [reply.update for reply in replies if reply.update is not None]
         total = sum(update.samples for update in updates)
@@ -176,15 +183,6 @@ class Rounds:
 
     def _record(self, event: str, **values: object) -> None:
         self.listener.recorded(self.records.append(event, **values))
-
-    def _samples_in_full_round(self) -> int:
-        plan = self.experiment.plan
-        sizes = self.experiment.federation.train_sizes
-        if plan.batches_per_epoch is None:
-            seen = int(sizes.sum())
-        else:
-            seen = len(sizes) * samples_in_epoch(0, plan.batch_size, plan.batches_per_epoch)
-        return int(seen * plan.epochs * self.schedule.fraction)
 
 
 def scores(sets: Sequence[EvaluationSet], tallies: Sequence[Tally]) -> list[Record]:

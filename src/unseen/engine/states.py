@@ -6,14 +6,17 @@ crash between the two costs nothing. Clients without memory cost nothing either.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unseen.files import write_atomically
+
+T = TypeVar("T")
 
 
 class ClientState(MutableMapping[str, Tensor]):
@@ -42,7 +45,7 @@ class ClientState(MutableMapping[str, Tensor]):
 
 
 class StateStore:
-    """Reads and writes the memory of all clients; `versions` maps a client to the round of its newest file."""
+    """The memory of all clients; `versions` maps a client to the round of its newest file."""
 
     def __init__(self, folder: Path, versions: dict[str, int] | None = None) -> None:
         self.folder = folder
@@ -61,6 +64,13 @@ class StateStore:
         tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
         write_atomically(self._path(client, round), lambda path: save_file(tensors, path))
         self.versions[client] = round
+
+    def with_state(self, client: str, *, round: int, do: Callable[[ClientState], T]) -> T:
+        """Call `do` with a client's memory and keep what it changes."""
+        state = self.read(client)
+        result = do(state)
+        self.write(client, state, round=round)
+        return result
 
     def forget_old(self) -> None:
         """Delete the files that no client's current version needs."""

@@ -1,6 +1,6 @@
 """Metrics, evaluation and model selection."""
 
-from unseen.evaluation.evaluate import evaluate, predict_batches
+from unseen.evaluation.evaluate import EVALUATION_BATCH, evaluate, predict_batches
 from unseen.evaluation.selection import SELECTION_RULES, Selection, mean_metric, select
 from unseen.evaluation.tally import (
     PRIMARY,
@@ -12,6 +12,7 @@ from unseen.evaluation.tally import (
 )
 
 __all__ = [
+    "EVALUATION_BATCH",
     "PRIMARY",
     "SELECTION_RULES",
     "ClassificationTally",

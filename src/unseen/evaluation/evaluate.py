@@ -15,7 +15,11 @@ EVALUATION_BATCH = 256
 
 
 def predict_batches(
-    network: Network, samples: Samples, *, prepare: Callable[[Batch], Batch], batch_size: int = EVALUATION_BATCH
+    network: Network,
+    samples: Samples,
+    *,
+    prepare: Callable[[Batch], Batch],
+    batch_size: int = EVALUATION_BATCH,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield (outputs, targets) for all samples, in their order."""
     network.eval()

@@ -1,7 +1,7 @@
 """Who holds what: the split of every domain, its clients, and who takes part in a round."""
 
 from unseen.federation.federation import Client, Federation, make_federation
-from unseen.federation.participation import participants
+from unseen.federation.participation import participant_count, participants
 from unseen.federation.partition import PARTITIONS, PartitionPlan
 from unseen.federation.split import Split, SplitFractions, split_domain
 
@@ -13,6 +13,7 @@ __all__ = [
     "Split",
     "SplitFractions",
     "make_federation",
+    "participant_count",
     "participants",
     "split_domain",
 ]

@@ -12,11 +12,15 @@ from unseen.federation.federation import Federation
 from unseen.randomness import numpy_generator
 
 
-def participants(federation: Federation, *, fraction: float, round: int, seed: int) -> npt.NDArray[np.int64]:
-    """Draw the round's clients: ceil(fraction * clients), at least one, as sorted positions."""
+def participant_count(clients: int, fraction: float) -> int:
+    """How many clients take part in a round: ceil(fraction * clients), at least one."""
     if not 0 < fraction <= 1:
         raise UsageError(f"fraction of clients {fraction} is impossible; use a number above 0 up to 1")
-    clients = len(federation)
-    count = max(1, math.ceil(fraction * clients - 1e-9))
-    drawn = numpy_generator(seed, "participation", round).choice(clients, size=count, replace=False)
+    return max(1, math.ceil(fraction * clients - 1e-9))
+
+
+def participants(federation: Federation, *, fraction: float, round: int, seed: int) -> npt.NDArray[np.int64]:
+    """Draw the round's clients, as sorted positions."""
+    count = participant_count(len(federation), fraction)
+    drawn = numpy_generator(seed, "participation", round).choice(len(federation), size=count, replace=False)
     return np.sort(drawn).astype(np.int64)

@@ -12,4 +12,13 @@ from unseen.methods.settings import Settings, describe_settings, setting
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["METHODS", "Method", "Paper", "Settings", "describe_settings", "make_method", "register", "setting"]
+__all__ = [
+    "METHODS",
+    "Method",
+    "Paper",
+    "Settings",
+    "describe_settings",
+    "make_method",
+    "register",
+    "setting",
+]

@@ -38,4 +38,6 @@ class FedAvg(Method[FedAvgSettings]):
     def server(self, work: ServerWork) -> Tensor:
         """Average the client models."""
         samples = work.updates.samples
-        return work.updates.mean(samples if self.settings.weighting == "samples" else torch.ones_like(samples))
+        return work.updates.mean(
+            samples if self.settings.weighting == "samples" else torch.ones_like(samples)
+        )

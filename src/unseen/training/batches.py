@@ -32,9 +32,7 @@ def batch_positions(
     yield from torch.cat(passes)[:needed].split(batch_size)
 
 
-def samples_in_epoch(count: int, batch_size: int, batches: int | None = None) -> int:
-    """How many samples `batch_positions` yields in one epoch."""
-    return count if batches is None else batches * batch_size
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Preparation:
 
     normalise: Normalise
     augmentation: str = "none"
-    device: torch.device = torch.device("cpu")
+    device: torch.device = _CPU
 
     def __call__(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         """Move, augment (in training) and normalise a batch."""

@@ -110,7 +110,11 @@ class ClientWork:
         self._loss_sum += loss.detach().double().cpu() * len(batch.targets)
 
     def fit(
-        self, loss: Loss, *, epochs: int | None = None, adjust_gradient: AdjustGradient | None = None,
+        self,
+        loss: Loss,
+        *,
+        epochs: int | None = None,
+        adjust_gradient: AdjustGradient | None = None,
         purpose: str = "training",
     ) -> None:
         """Train the shared module on `loss`.
@@ -153,10 +157,12 @@ def reason_to_reject(update: Update, size: int) -> str | None:
         return "its training loss is not finite"
     if not bool(torch.isfinite(update.weights).all()):
         return "its weights contain NaN or infinite numbers"
-    if not all(bool(torch.isfinite(value).all()) for value in update.extras.values() if value.is_floating_point()):
+    if not all(
+        bool(torch.isfinite(value).all()) for value in update.extras.values() if value.is_floating_point()
+    ):
         return "what it sent beside its weights contains NaN or infinite numbers"
     return None
 
 
-class Diverged(UnseenError):
+class DivergedError(UnseenError):
     """No client returned a usable update."""

@@ -22,7 +22,13 @@ class FlatSGD:
     """Stochastic gradient descent with momentum and weight decay, equal to torch.optim.SGD."""
 
     def __init__(
-        self, parameters: Tensor, gradient: Tensor, *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0
+        self,
+        parameters: Tensor,
+        gradient: Tensor,
+        *,
+        lr: float,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
     ) -> None:
         self.parameters, self.gradient = parameters, gradient
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
@@ -72,6 +78,4 @@ def make_optimiser(plan: TrainingPlan, parameters: Tensor, gradient: Tensor) -> 
     """Make the optimiser a plan asks for."""
     if plan.optimiser == "adam":
         return FlatAdam(parameters, gradient, lr=plan.lr, weight_decay=plan.weight_decay)
-    return FlatSGD(
-        parameters, gradient, lr=plan.lr, momentum=plan.momentum, weight_decay=plan.weight_decay
-    )
+    return FlatSGD(parameters, gradient, lr=plan.lr, momentum=plan.momentum, weight_decay=plan.weight_decay)

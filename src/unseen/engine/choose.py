@@ -1,0 +1,60 @@
+"""Choosing hands: how many worker processes, how many threads each, and the engine that uses them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from unseen.engine.base import Engine
+from unseen.engine.experiment import Experiment
+from unseen.engine.local import LocalEngine
+from unseen.engine.states import StateStore
+
+WORTH_STARTING = 5e9
+"""Parameters times samples trained on, over the whole run, from which starting workers pays."""
+LARGE_MODEL = 2_000_000
+"""Parameters from which a single process gains by several threads even on a busy machine."""
+
+
+@dataclass(frozen=True)
+class Hands:
+    """Worker processes and threads of each; one worker means this process itself."""
+
+    workers: int
+    threads: int
+
+
+def choose_hands(
+    *, workers: int | None, threads: int | None, clients: int, parameters: int, samples: int, on_cpu: bool
+) -> Hands:
+    """Fill in what the user left open.
+
+    One thread a worker: two threads of one process wait for each other at every operation, which costs up to
+    nine tenths of the speed when another program uses a core. A single process with a large model takes all.
+    """
+    cores = available_cores()
+    if workers is None:
+        worth_it = on_cpu and parameters * samples >= WORTH_STARTING
+        workers = max(cores // (threads or 1), 1) if worth_it else 1
+    workers = min(workers, clients)
+    if threads is None:
+        threads = cores if workers == 1 and on_cpu and parameters >= LARGE_MODEL else 1
+    return Hands(workers, threads)
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def make_engine(experiment: Experiment, states: StateStore, hands: Hands, *, max_clients: int) -> Engine:
+    """Make the engine for these hands."""
+    if hands.workers == 1:
+        return LocalEngine(experiment, states)
+    from unseen.engine.pool import WorkerEngine
+
+    return WorkerEngine(
+        experiment, states, workers=hands.workers, threads=hands.threads, max_clients=max_clients
+    )

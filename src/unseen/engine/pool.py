@@ -1,0 +1,204 @@
+"""The worker engine: long-lived processes train clients side by side.
+
+Data, global weights and the matrix of updates lie in shared memory; only small messages travel. What a client
+computes depends on its name and the round alone, so the number of workers changes nothing but the time.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unseen.engine.base import Reply
+from unseen.engine.experiment import EvaluationPart, EvaluationSet, Experiment, Workspace, merge_parts
+from unseen.engine.sharing import Scratch, as_arrays, as_tensors
+from unseen.engine.states import StateStore
+from unseen.engine.worker import EvaluateTask, SharedExperiment, TrainTask, work
+from unseen.errors import UnseenError
+from unseen.evaluation import Tally
+
+_PRELOAD = "unseen.engine.worker"
+_POLL_SECONDS = 0.2
+_NOTHING = lambda _: None  # noqa: E731
+
+
+def start_server() -> None:
+    """Start the process that workers are forked from, so that it loads its libraries while others work."""
+    from multiprocessing import forkserver
+
+    multiprocessing.get_context("forkserver").set_forkserver_preload([_PRELOAD])
+    forkserver.ensure_running()
+
+
+class WorkerEngine:
+    """Hands clients out to worker processes, longest first."""
+
+    def __init__(
+        self, experiment: Experiment, states: StateStore, *, workers: int, threads: int, max_clients: int
+    ) -> None:
+        self.workspace = Workspace(experiment)
+        self.states = states
+        size = self.workspace.flat.layout.size
+        arrays = {name: getattr(experiment.data, name) for name in ("inputs", "targets", "domain_of")}
+        self._scratch = Scratch(4 * size * (max_clients + 1) + sum(array.nbytes for array in arrays.values()))
+        shared = SharedExperiment(
+            experiment=_without_arrays(experiment),
+            arrays={name: self._scratch.share(name, array) for name, array in arrays.items()},
+            weights=self._scratch.new("weights", (size,)),
+            rows=self._scratch.new("rows", (max_clients, size)),
+            progress=self._scratch.new("progress", (workers,), "int64"),
+            states=StateStore(states.folder),
+            threads=threads,
+        )
+        self._weights = torch.from_numpy(shared.weights.open(writable=True))
+        self._rows = torch.from_numpy(shared.rows.open(writable=True))
+        self._progress = shared.progress.open()
+        self._reported = 0
+        start_server()
+        context = multiprocessing.get_context("forkserver")
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for number in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=work, args=(number, theirs, shared), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+        self._ready = False
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of where the updates are held."""
+        if self._scratch.in_memory:
+            return ()
+        return (
+            f"the update matrix ({self._rows.nbytes / 2**30:.1f} GiB) does not fit into memory: it is a file",
+        )
+
+    def train(
+        self,
+        clients: Sequence[int],
+        *,
+        round: int,
+        weights: Tensor,
+        received: Mapping[str, Tensor],
+        progress: Callable[[int], None],
+    ) -> tuple[Tensor, list[Reply]]:
+        """Let the clients work, the one with most samples first."""
+        self._weights.copy_(weights)
+        federation = self.workspace.experiment.federation
+        names = [federation.names[position] for position in clients]
+        sent = as_arrays(received)
+        tasks = [
+            TrainTask(position, row, round, sent, self.states.versions.get(names[row]))
+            for row, position in enumerate(clients)
+        ]
+        sizes = federation.train_sizes
+        longest_first = sorted(tasks, key=lambda task: -sizes[task.position])
+        replies: dict[int, Reply] = {}
+        for task, answer in self._map(longest_first, progress):
+            name = names[task.row]
+            if answer.version is not None:
+                self.states.versions[name] = answer.version
+            extras = as_tensors(answer.extras)
+            replies[task.row] = Reply(
+                name, replace(answer.update, weights=self._rows[task.row], extras=extras)
+            )
+        return self._rows[: len(clients)], [replies[row] for row in range(len(clients))]
+
+    def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[Tally]:
+        """Evaluate on every set, in parts that do not depend on the number of workers."""
+        self._weights.copy_(weights)
+        parts = self.workspace.experiment.evaluation_parts(sets)
+        tallies: dict[EvaluationPart, Tally] = {
+            task.part: tally for task, tally in self._map([EvaluateTask(part) for part in parts], _NOTHING)
+        }
+        return merge_parts(sets, parts, tallies)
+
+    def close(self) -> None:
+        """End the workers."""
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.terminate()
+            process.join()
+        self._scratch.unlink()
+
+    def _map(self, tasks: Iterable[Any], progress: Callable[[int], None]) -> Iterable[tuple[Any, Any]]:
+        """Give every idle worker the next task; yield (task, result) as they come."""
+        self._wait_until_ready()
+        queue = iter(tasks)
+        busy: dict[Connection, Any] = {}
+        for pipe in self._pipes:
+            self._hand_out(pipe, queue, busy)
+        while busy:
+            for ready in wait(list(busy), timeout=_POLL_SECONDS):
+                pipe = cast(Connection, ready)
+                task = busy.pop(pipe)
+                result = self._receive(pipe)
+                self._hand_out(pipe, queue, busy)
+                yield task, result
+            self._report(progress)
+        self._report(progress)
+
+    def _hand_out(self, pipe: Connection, queue: Any, busy: dict[Connection, Any]) -> None:
+        task = next(queue, None)
+        if task is None:
+            return
+        try:
+            pipe.send(task)
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._ended(pipe) from None
+        busy[pipe] = task
+
+    def _receive(self, pipe: Connection) -> Any:
+        try:
+            result = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            raise self._ended(pipe) from None
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def _ended(self, pipe: Connection) -> UnseenError:
+        process = self._processes[self._pipes.index(pipe)]
+        process.join(timeout=5)
+        return UnseenError(
+            f"a worker process ended unexpectedly (exit code {process.exitcode}); was memory short? "
+            "Go on with --resume and fewer --workers"
+        )
+
+    def _report(self, progress: Callable[[int], None]) -> None:
+        seen = int(np.sum(self._progress))
+        if seen > self._reported:
+            progress(seen - self._reported)
+            self._reported = seen
+
+    def _wait_until_ready(self) -> None:
+        """Wait for the workers' first word, then remove the names of the shared files."""
+        if not self._ready:
+            for pipe in self._pipes:
+                self._receive(pipe)
+            self._scratch.unlink()
+            self._ready = True
+
+
+def _without_arrays(experiment: Experiment) -> Experiment:
+    """A light copy of the experiment for the journey: its data keeps its facts and loses its samples."""
+    data = experiment.data
+    empty = replace(
+        data,
+        inputs=data.inputs[:0],
+        targets=data.targets[:0],
+        domain_of=data.domain_of[:0],
+        fingerprint=data.fingerprint,
+    )
+    return replace(experiment, data=empty)

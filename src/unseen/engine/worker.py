@@ -1,0 +1,120 @@
+"""What runs inside a worker process: it trains and evaluates what it is told to, until the pipe closes."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing.connection import Connection
+
+import torch
+
+from unseen.data import DataSet
+from unseen.engine.allocator import keep_freed_memory
+from unseen.engine.experiment import EvaluationPart, Experiment, Workspace
+from unseen.engine.sharing import Array, MappedArray, as_arrays, as_tensors
+from unseen.engine.states import StateStore
+from unseen.evaluation import Tally
+from unseen.training import Update
+
+
+@dataclass(frozen=True)
+class SharedExperiment:
+    """An experiment whose large arrays lie in mapped files."""
+
+    experiment: Experiment
+    arrays: dict[str, MappedArray]
+    weights: MappedArray
+    rows: MappedArray
+    progress: MappedArray
+    states: StateStore
+    threads: int
+
+    def open(self) -> Experiment:
+        """Put the mapped arrays back in their places."""
+        data = self.experiment.data
+        opened = {name: array.open() for name, array in self.arrays.items()}
+        fields = {name: getattr(data, name) for name in data.__dataclass_fields__} | opened
+        return replace(self.experiment, data=DataSet(**fields))
+
+
+@dataclass(frozen=True)
+class TrainTask:
+    """Train one client and write its state into a row; `version` is its memory's newest round, if any."""
+
+    position: int
+    row: int
+    round: int
+    received: dict[str, Array]
+    version: int | None
+
+
+@dataclass(frozen=True)
+class TrainAnswer:
+    """An update without its weights (they are in the row), and the round of the client's memory now."""
+
+    update: Update
+    extras: dict[str, Array]
+    version: int | None
+
+
+@dataclass(frozen=True)
+class EvaluateTask:
+    """Evaluate one part of an evaluation set."""
+
+    part: EvaluationPart
+
+
+def work(number: int, pipe: Connection, shared: SharedExperiment) -> None:
+    """Serve tasks until the other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(shared.threads)
+    keep_freed_memory()
+    worker = _Worker(number, shared)
+    pipe.send("ready")
+    while True:
+        try:
+            task = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(worker.serve(task))
+
+
+class _Worker:
+    def __init__(self, number: int, shared: SharedExperiment) -> None:
+        self.number = number
+        self.workspace = Workspace(shared.open())
+        self.states = shared.states
+        self.weights = torch.from_numpy(shared.weights.open(writable=True))
+        self.rows = torch.from_numpy(shared.rows.open(writable=True))
+        self.progress = shared.progress.open(writable=True)
+
+    def serve(self, task: TrainTask | EvaluateTask) -> TrainAnswer | Tally | Exception:
+        """Do a task; an exception travels back instead of a result."""
+        try:
+            if isinstance(task, TrainTask):
+                return self._train(task)
+            self.workspace.flat.load(self.weights)
+            return self.workspace.evaluate(task.part)
+        except Exception as error:
+            return error
+
+    def _train(self, task: TrainTask) -> TrainAnswer:
+        name = self.workspace.experiment.federation.names[task.position]
+        if task.version is not None:
+            self.states.versions[name] = task.version
+        train = partial(
+            self.workspace.train_client,
+            task.position,
+            round=task.round,
+            weights=self.weights,
+            received=as_tensors(task.received),
+            progress=self._count,
+        )
+        update = self.states.with_state(name, round=task.round, do=train)
+        self.rows[task.row].copy_(update.weights)
+        light = replace(update, weights=torch.empty(0), extras={})
+        return TrainAnswer(light, as_arrays(update.extras), self.states.versions.pop(name, None))
+
+    def _count(self, samples: int) -> None:
+        self.progress[self.number] += samples
