@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -47,6 +48,12 @@ class ModelCard:
         """How pixels are normalised."""
         return Normalise(mean=self.pixel_mean, std=self.pixel_std)
 
+    @property
+    def target_scale(self) -> tuple[float, float]:
+        """Mean and deviation that regression targets were standardised with; 0 and 1 if they were not."""
+        encoding = self.encoding or {}
+        return float(encoding.get("target_mean", 0.0)), float(encoding.get("target_std", 1.0))
+
 
 @dataclass(frozen=True)
 class SavedModel:
@@ -54,6 +61,16 @@ class SavedModel:
 
     network: Network
     card: ModelCard
+
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """Run raw inputs (uint8 images, encoded rows): logits, or values in the target's own unit."""
+        device = next(self.network.parameters()).device
+        with torch.inference_mode():
+            outputs: Tensor = self.network.eval()(self.card.normalise(inputs.to(device))).cpu()
+        if self.card.task == "classification":
+            return outputs
+        mean, std = self.card.target_scale
+        return outputs * std + mean
 
 
 def save_model(path: Path, tensors: dict[str, Tensor], card: ModelCard) -> None:
@@ -63,23 +80,42 @@ def save_model(path: Path, tensors: dict[str, Tensor], card: ModelCard) -> None:
     write_atomically(path, lambda target: save_file(whole, target, header))
 
 
-def load_model(path: Path) -> SavedModel:
-    """Load a model from a run folder or a model file."""
+def model_file(path: Path) -> Path:
+    """Find the model that a run folder, or a path to the file itself, names."""
     file = path / "model.safetensors" if path.is_dir() else path
     if not file.exists():
-        what = "no finished run" if path.is_dir() else "no such file"
+        what = "no finished run" if path.is_dir() else "no such file or folder"
         raise UnseenError(f"{path}: {what}; expected a run folder with model.safetensors, or that file")
-    try:
-        with safe_open(file, framework="pt") as opened:
-            header = json.loads((opened.metadata() or {})[_HEADER])
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise UnseenError(f"{file} is not a model written by unseen ({error})") from error
-    card = ModelCard(**{key: tuple(value) if isinstance(value, list) else value for key, value in header.items()})
+    return file
+
+
+def load_model(path: Path) -> SavedModel:
+    """Load a model from a run folder or a model file."""
+    file = model_file(path)
+    card, tensors = _read(file)
     module = _module(card)
-    module.load_state_dict(tensors)
+    try:
+        module.load_state_dict(tensors)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UnseenError(f"{file}: its weights do not fit model {card.model!r} ({reason})") from error
     network = make_method(card.method, card.settings).deployed(module).eval()
     return SavedModel(network, card)
+
+
+def _read(file: Path) -> tuple[ModelCard, dict[str, Tensor]]:
+    expected = "expected the model.safetensors of a run"
+    try:
+        with safe_open(file, framework="pt") as opened:
+            header = (opened.metadata() or {}).get(_HEADER)
+            if header is None:
+                raise UnseenError(f"{file} has weights but does not say what they are for; {expected}")
+            facts = json.loads(header)
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
+        listed = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
+        return ModelCard(**listed), tensors
+    except (SafetensorError, OSError, ValueError, AttributeError, TypeError) as error:
+        raise UnseenError(f"{file} is not a model written by unseen ({error}); {expected}") from error
 
 
 def _module(card: ModelCard) -> nn.Module:
