@@ -57,10 +57,10 @@ def _import(name: str) -> ModuleType:
 def _declare_missing_operators(folders: list[Path]) -> None:
     if _declared or _loads_compiled(folders):
         return
-    library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+    library = torch.library.Library("torchvision", "DEF")
     for name, schema in _SCHEMAS.items():
         if not hasattr(torch.ops.torchvision, name):
-            library.define(schema)  # type: ignore[no-untyped-call]
+            library.define(schema)
     _declared.append(library)
 
 
@@ -68,7 +68,7 @@ def _loads_compiled(folders: list[Path]) -> bool:
     for folder in folders:
         for path in [*folder.glob("_C*.so"), *folder.glob("_C*.pyd")]:
             try:
-                torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
+                torch.ops.load_library(str(path))
             except OSError:
                 continue
             return True
