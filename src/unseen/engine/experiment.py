@@ -20,7 +20,7 @@ from unseen.training import ClientWork, Preparation, TrainingPlan, Update
 EvaluationSet = tuple[str, str]
 """(domain, split) with split one of validation, test, target."""
 EvaluationPart = tuple[str, str, int]
-"""(domain, split, position of its first sample): of fixed size, so that sums do not depend on who made them."""
+"""(domain, split, position of its first sample), of fixed size: sums do not depend on who made them."""
 
 PART = 4 * EVALUATION_BATCH
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +25,14 @@ from unseen.engine.states import StateStore
 from unseen.evaluation import Selection, Tally, select
 from unseen.federation import participants
 from unseen.models import Layout
-from unseen.training import DivergedError, reason_to_reject
+from unseen.training import DivergedError, Update, reason_to_reject
+
+
+class Accepted(NamedTuple):
+    """A client's update that takes part in the merging."""
+
+    client: str
+    update: Update
 
 
 @dataclass(frozen=True)
@@ -86,78 +94,61 @@ class Rounds:
             experiment.federation, fraction=self.schedule.fraction, round=number, seed=experiment.seed
         ).tolist()
         groups = [[client] for client in chosen] if experiment.method.topology == "serial" else [chosen]
-        weights, replies, work = self.checkpoint.weights, list[Reply](), None
+        weights, accepted = self.checkpoint.weights, list[Accepted]()
+        diagnostics: dict[str, Any] = {}
+        bytes_down = 0
         for group in groups:
             received = experiment.method.broadcast(self.checkpoint.server)
-            rows, answers = self.engine.train(
+            rows, replies = self.engine.train(
                 group, round=number, weights=weights, received=received, progress=self.listener.samples_done
             )
+            sound = self._sound_replies(number, replies)
             work = ServerWork(
                 round=number,
                 seed=experiment.seed,
                 weights=weights,
-                updates=self._sound_updates(number, rows, answers),
+                updates=self._updates(rows, replies, sound),
                 state=self.checkpoint.server,
             )
+            bytes_down += len(group) * (weights.nbytes + sum(value.nbytes for value in received.values()))
             weights = experiment.method.server(work)
-            replies += answers
-        assert work is not None
-        self._record_round(number, replies, work, received, time.perf_counter() - started)
-        return weights
-
-    def _sound_updates(self, number: int, rows: Tensor, replies: Sequence[Reply]) -> Updates:
-        """Set unusable updates aside with a recorded reason and keep the others."""
-        reasons = [
-            reason_to_reject(reply.update, self.layout.size) if reply.update else reply.reason
-            for reply in replies
-        ]
-        for reply, reason in zip(replies, reasons, strict=True):
-            if reason:
-                self._record("fault", round=number, client=reply.client, reason=reason)
-        kept = [position for position, reason in enumerate(reasons) if not reason]
-        if not kept:
-            raise DivergedError(
-                f"round {number}: no client returned a usable update ({replies[0].client!r}: {reasons[0]}); "
-                "a lower --lr often helps"
-            )
-        updates = [update for position in kept if (update := replies[position].update) is not None]
-        return Updates(
-            clients=tuple(replies[position].client for position in kept),
-            rows=rows if len(kept) == len(rows) else rows[kept],
-            samples=torch.tensor([update.samples for update in updates], dtype=torch.float64),
-            steps=torch.tensor([update.steps for update in updates], dtype=torch.float64),
-            extras=tuple(update.extras for update in updates),
-            layout=self.layout,
-        )
-
-    def _record_round(
-        self,
-        number: int,
-        replies: Sequence[Reply],
-        work: ServerWork,
-        received: dict[str, Tensor],
-        seconds: float,
-    ) -> None:
-        updates = [reply.update for reply in replies if reply.update is not None]
-        total = sum(update.samples for update in updates)
-        diagnostics = dict(work.diagnostics)
-        for key in {key for update in updates for key in update.diagnostics}:
-            diagnostics[key] = {
-                reply.client: reply.update.diagnostics[key]
-                for reply in replies
-                if reply.update is not None and key in reply.update.diagnostics
-            }
-        down = len(replies) * (work.weights.nbytes + sum(value.nbytes for value in received.values()))
+            diagnostics |= work.diagnostics
+            accepted += sound
         self._record(
             "round",
+            **summary(accepted, diagnostics),
             round=number,
-            clients=[reply.client for reply in replies],
-            loss=sum(update.loss * update.samples for update in updates) / total,
-            seconds=round(seconds, 4),
-            samples=sum(update.seen for update in updates),
-            bytes_up=sum(update.nbytes for update in updates),
-            bytes_down=down,
-            diagnostics=diagnostics,
+            bytes_down=bytes_down,
+            seconds=round(time.perf_counter() - started, 4),
+        )
+        return weights
+
+    def _sound_replies(self, number: int, replies: Sequence[Reply]) -> list[Accepted]:
+        """Set unusable updates aside with a recorded reason and return the others."""
+        accepted, reasons = [], []
+        for reply in replies:
+            reason = reason_to_reject(reply.update, self.layout.size) if reply.update else reply.reason
+            if reply.update is not None and reason is None:
+                accepted.append(Accepted(reply.client, reply.update))
+            else:
+                reasons.append(f"{reply.client!r}: {reason}")
+                self._record("fault", round=number, client=reply.client, reason=reason)
+        if not accepted:
+            raise DivergedError(
+                f"round {number}: no client returned a usable update ({reasons[0]}); a lower --lr often helps"
+            )
+        return accepted
+
+    def _updates(self, rows: Tensor, replies: Sequence[Reply], accepted: Sequence[Accepted]) -> Updates:
+        names = {client for client, _ in accepted}
+        kept = [position for position, reply in enumerate(replies) if reply.client in names]
+        return Updates(
+            clients=tuple(client for client, _ in accepted),
+            rows=rows if len(kept) == len(rows) else rows[kept],
+            samples=torch.tensor([update.samples for _, update in accepted], dtype=torch.float64),
+            steps=torch.tensor([update.steps for _, update in accepted], dtype=torch.float64),
+            extras=tuple(update.extras for _, update in accepted),
+            layout=self.layout,
         )
 
     def _evaluate(self, number: int) -> None:
@@ -183,6 +174,23 @@ class Rounds:
 
     def _record(self, event: str, **values: object) -> None:
         self.listener.recorded(self.records.append(event, **values))
+
+
+def summary(accepted: Sequence[Accepted], diagnostics: Record) -> Record:
+    """What the records say of a round's clients; their own diagnostics stand under their names."""
+    total = sum(update.samples for _, update in accepted)
+    own = sorted({key for _, update in accepted for key in update.diagnostics})
+    of_clients = {
+        key: {client: update.diagnostics[key] for client, update in accepted if key in update.diagnostics}
+        for key in own
+    }
+    return {
+        "clients": [client for client, _ in accepted],
+        "loss": sum(update.loss * update.samples for _, update in accepted) / total,
+        "samples": sum(update.seen for _, update in accepted),
+        "bytes_up": sum(update.nbytes for _, update in accepted),
+        "diagnostics": {**diagnostics, **of_clients},
+    }
 
 
 def scores(sets: Sequence[EvaluationSet], tallies: Sequence[Tally]) -> list[Record]:
