@@ -183,6 +183,11 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
+@pytest.fixture
+def nasty_names() -> list[str]:
+    return list(NASTY)
+
+
 SITUATIONS: dict[str, dict[str, Any]] = {
     "classification": {},
     "regression": {"task": "regression", "domains": ["north", "east", "south", "west"]},

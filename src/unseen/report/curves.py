@@ -81,18 +81,13 @@ def curve_chart(
         detail=f"{detail}:N",
     )
     width = alt.when(alt.datum.role == HELD_OUT).then(alt.value(3.4)).otherwise(alt.value(1.5))
-    layers: list[Any] = []
+    coloured: list[Any] = [base.mark_line().encode(size=width)]
     if any("low" in row for row in rows):
-        band = base.transform_filter("isValid(datum.low)").mark_area(line=False, interpolate="linear")
-        layers.append(
-            band.encode(
-                y="low:Q",
-                y2="high:Q",
-                opacity=alt.when(chosen).then(alt.value(0.16)).otherwise(alt.value(0.03)),
-            )
-        )
-    layers += _selected_mark(selected, rounds)
-    layers.append(base.mark_line().encode(size=width))
+        shade = alt.when(chosen).then(alt.value(0.16)).otherwise(alt.value(0.03))
+        band = base.transform_filter("isValid(datum.low)").mark_area(line=False)
+        coloured.insert(0, band.encode(y="low:Q", y2="high:Q", opacity=shade))
+    # Vega-Lite takes the shared legend from the first coloured layer: only there can it be clicked.
+    coloured[0] = coloured[0].add_params(chosen).properties(name="lines")
     visible = alt.value(1) if len(rounds) <= 20 else alt.value(0)
     dots = base.mark_point(filled=True, size=36, tooltip=True).encode(
         opacity=alt.when(near & chosen).then(alt.value(1)).when(chosen).then(visible).otherwise(alt.value(0)),
@@ -102,8 +97,10 @@ def curve_chart(
             alt.Tooltip("value:Q", title=metric_name(metric), format=form),
         ],
     )
-    layers.append(dots.add_params(chosen, near).properties(name="points"))
-    return alt.layer(*layers).properties(width="container", height=320)
+    points = dots.add_params(near).properties(name="points")
+    return alt.layer(*_selected_mark(selected, rounds), *coloured, points).properties(
+        width="container", height=320
+    )
 
 
 def legend_columns(names: Sequence[str]) -> Any:

@@ -37,8 +37,8 @@ FIGURES: dict[str, Figure] = {
     ),
     "confusion": Figure(
         "What was taken for what",
-        "Held-out data only. Each row is a true class; the stronger the colour, the more often it was "
-        "given the name below. A perfect model fills only the diagonal.",
+        "Held-out data only. In a matrix, each row is a true class; the stronger the colour, the more often "
+        "it was given the name below. A perfect model fills only the diagonal.",
         classes.confusion,
     ),
     "class-accuracy": Figure(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Sequence
 
 LONG = 24
@@ -61,7 +62,8 @@ def table(
 
 
 def _kind(cells: Sequence[object]) -> str:
-    return "text long" if any(len(str(cell)) > LONG for cell in cells) else "text"
+    seen = (re.sub(r"<[^>]*>", "", esc(cell)) for cell in cells)
+    return "text long" if any(len(text) > LONG for text in seen) else "text"
 
 
 def section(title: str, *children: object, id_: str | None = None) -> Markup:

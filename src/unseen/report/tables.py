@@ -5,31 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from unseen.report.wording import duration, method_name, metric_name, number, size
+from unseen.report.wording import NOTHING, SPACE, clock, is_share, method_name, metric_name, number, size
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 TEXT_COLUMNS = 2
+_OTHERS = ("oracle", "last", "source validation", "in-domain", "rounds", "time", "sent")
+_NARROW = {"source validation": "source\nvalid.", "in-domain": "in-\ndomain"}
 _SELECTED = {"source-validation": "by validation", "last": "last round", "oracle": "oracle"}
 
 
 def result_rows(results: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Headers and one row a run: the number by the run's own selection rule before oracle and last."""
+    """Headers and one row a run: the number by the run's own selection rule before oracle and last.
+
+    Columns that no run has a value for are left out; seeds are told where they differ.
+    """
     rules = {_SELECTED.get(str(result.get("selection")), "as selected") for result in results}
     metrics = {headline_metric(result) for result in results}
     measure = metric_name(metrics.pop()) if len(metrics) == 1 else "target"
     rule = rules.pop() if len(rules) == 1 else "as selected"
-    headers = [
-        "method",
-        "held out",
-        f"{measure} ({rule})",
-        "oracle",
-        "last",
-        "source validation",
-        "in-domain",
-    ]
-    return [*headers, "rounds", "time", "sent"], [_row(result) for result in results]
+    headers = ["method", "held out", f"{measure} ({rule})", *_OTHERS]
+    seeds = len({result.get("seed") for result in results}) > 1
+    rows = [_row(result, seed=seeds) for result in results]
+    always = TEXT_COLUMNS + 1
+    kept = [i for i in range(len(headers)) if i < always or any(row[i] != NOTHING for row in rows)]
+    return [headers[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 def headline_metric(result: dict[str, Any]) -> str:
@@ -38,19 +39,25 @@ def headline_metric(result: dict[str, Any]) -> str:
 
 
 def result_table(results: Sequence[dict[str, Any]]) -> Table:
-    """The table that `unseen train` and `unseen demo` print."""
+    """The table that `unseen train` and `unseen demo` print; fits 80 columns, accuracies in percent."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     headers, rows = result_rows(results)
-    table = Table(header_style="bold", pad_edge=False)
-    for position, header in enumerate(headers):
-        table.add_column(header, justify="left" if position < TEXT_COLUMNS else "right")
+    shares = all(is_share(headline_metric(result)) for result in results)
+    caption = (
+        f"target: {headers[TEXT_COLUMNS]}{' in %' if shares else ''}; oracle: best round on the held-out data"
+    )
+    table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, caption=caption)
+    rows = [[cell.removesuffix(f"{SPACE}%") if shares else cell for cell in row] for row in rows]
+    for i, header in enumerate(headers):
+        words = _NARROW.get(header, "target" if i == TEXT_COLUMNS else header)
+        table.add_column(
+            words, justify="left" if i < TEXT_COLUMNS else "right", no_wrap=i != 1, overflow="fold"
+        )
     for row in rows:
-        cells = [
-            Text(cell, style="bold" if position == TEXT_COLUMNS else "") for position, cell in enumerate(row)
-        ]
-        table.add_row(*cells)
+        table.add_row(*(Text(row[i], style="bold" if i == TEXT_COLUMNS else "") for i in range(len(row))))
     return table
 
 
@@ -61,16 +68,16 @@ def to_markdown(results: Sequence[dict[str, Any]]) -> str:
     return "\n".join(_line(cells) for cells in [headers, ruler, *rows]) + "\n"
 
 
-def _row(result: dict[str, Any]) -> list[str]:
+def _row(result: dict[str, Any], *, seed: bool) -> list[str]:
     metric, metrics = headline_metric(result), result.get("metrics") or {}
     held_out = result.get("held_out") or []
     keys = ("target", "target_oracle", "target_last", "source_validation", "in_domain")
     return [
-        method_name(result.get("method", "")),
+        method_name(result.get("method", "")) + (f", seed {result.get('seed')}" if seed else ""),
         held_out if isinstance(held_out, str) else ", ".join(map(str, held_out)) or "none",
         *(number((metrics.get(key) or {}).get(metric), metric) for key in keys),
-        str(result.get("rounds", "")),
-        duration(result.get("seconds")),
+        str(result.get("rounds", NOTHING)),
+        clock(result.get("seconds")),
         size(result.get("bytes_up")),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, TypeGuard
@@ -70,6 +71,15 @@ def duration(seconds: object) -> str:
     return f"{minutes // 60}{SPACE}h {minutes % 60:02d}{SPACE}min"
 
 
+def clock(seconds: object) -> str:
+    """A time span as minutes:seconds or hours:minutes:seconds, for narrow tables."""
+    if not is_number(seconds):
+        return NOTHING
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
 def size(amount: object) -> str:
     """A number of bytes in decimal units."""
     if not is_number(amount):
@@ -90,8 +100,9 @@ def shortened(names: Sequence[str], most: int) -> dict[str, str]:
         name, room = full.removesuffix(mark), most - len(mark) - 1
         head = room * 3 // 5
         cut = (name if len(name) <= room + 1 else f"{name[:head]}…{name[len(name) - (room - head) :]}") + mark
-        twins = sum(other.startswith(cut) for other in short.values())
-        short[full] = f"{cut} ({twins + 1})" if cut in short.values() else cut
+        taken = set(short.values())
+        tries = itertools.chain([cut], (f"{cut} ({twin})" for twin in itertools.count(2)))
+        short[full] = next(attempt for attempt in tries if attempt not in taken)
     return short
 
 

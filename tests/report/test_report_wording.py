@@ -1,0 +1,105 @@
+"""Numbers and names as people read them."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unseen.report.charts import round_ticks, thinned
+from unseen.report.command import train_command
+from unseen.report.markup import Markup, esc, tag
+from unseen.report.wording import HELD_OUT_MARK, clock, count, duration, listing, number, shortened, size
+
+
+@pytest.mark.parametrize(
+    ("value", "metric", "text"),
+    [
+        (0.91249, "accuracy", "91.2 %"),
+        (1, "worst_class_accuracy", "100.0 %"),
+        (1.5, "rmse", "1.500"),
+        (0.000123456, "loss", "0.0001235"),
+        (123456.7, "rmse", "123 457"),
+        (None, "accuracy", "–"),
+        (float("nan"), "rmse", "–"),
+        (float("inf"), "loss", "–"),
+        (True, "accuracy", "–"),
+    ],
+)
+def test_numbers(value: object, metric: str, text: str) -> None:
+    assert _plain(number(value, metric)) == text
+
+
+def test_spans_and_sizes() -> None:
+    assert [_plain(duration(s)) for s in (0.04, 42.4, 65, 7620, None)] == [
+        "0.0 s", "42 s", "1 min 05 s", "2 h 07 min", "–",
+    ]  # fmt: skip
+    assert [clock(s) for s in (5, 83.4, 7620)] == ["0:05", "1:23", "2:07:00"]
+    assert [_plain(size(b)) for b in (0, 999, 1000, 14_809_440, 2e15)] == [
+        "0 B", "999 B", "1 kB", "14.8 MB", "2000 TB",
+    ]  # fmt: skip
+    assert _plain(count(1234567)) == "1 234 567"
+
+
+def test_listings() -> None:
+    assert listing(["a"]) == "‘a’"
+    assert listing(["a", "b", "c"]) == "‘a’, ‘b’ and ‘c’"
+    assert listing(list("abcdefgh"), limit=2) == "‘a’, ‘b’ and 6 more"
+    assert listing([]) == ""
+
+
+@given(st.lists(st.text(alphabet="ab(2) ", max_size=40)), st.integers(14, 30))
+def test_shortened_names_stay_different(names: list[str], most: int) -> None:
+    short = shortened(names, most)
+    assert set(short) == set(names)
+    assert len(set(short.values())) == len(short)
+
+
+def test_shortened_names_keep_both_ends_and_the_mark() -> None:
+    long = "Hospital of a very long name, ward 7"
+    assert shortened([long], 16)[long].startswith("Hospital")
+    assert shortened([long], 16)[long].endswith("ward 7")
+    assert shortened([long + HELD_OUT_MARK], 26)[long + HELD_OUT_MARK].endswith("d 7" + HELD_OUT_MARK)
+    assert shortened(["short"], 16) == {"short": "short"}
+
+
+@given(st.lists(st.integers(), min_size=1), st.integers(2, 50))
+def test_thinning_keeps_the_ends_and_the_order(items: list[int], most: int) -> None:
+    kept = thinned(list(enumerate(items)), most)
+    assert len(kept) == min(len(items), most)
+    assert kept[0] == (0, items[0])
+    assert kept[-1] == (len(items) - 1, items[-1])
+    assert kept == sorted(set(kept))
+
+
+@given(st.integers(0, 10_000), st.integers(0, 10_000))
+def test_round_ticks_are_few_and_inside(first: int, more: int) -> None:
+    ticks = round_ticks([first, first + more])
+    assert 1 <= len(ticks) <= 9
+    assert all(first <= tick <= first + more for tick in ticks)
+
+
+def test_markup_is_escaped_once() -> None:
+    assert esc('<a href="x">') == "&lt;a href=&quot;x&quot;&gt;"
+    assert tag("p", "<b>", Markup("<i>"), title='"') == '<p title="&quot;">&lt;b&gt;<i></p>'
+
+
+def test_the_command_repeats_the_configuration() -> None:
+    config = {
+        "data": "my data/", "method": "csac", "held_out": ["a b", "it's"], "rounds": 3, "lr": 0.1,
+        "weights": "", "settings": {"align": True, "weight": 0.6},
+    }  # fmt: skip
+    words = shlex.split(" ".join(train_command(config)))
+    assert words == [
+        "unseen", "train", "my data/", "--method", "csac", "--hold-out", "a b", "--hold-out", "it's",
+        "--rounds", "3", "--lr", "0.1", "--set", "align=true", "--set", "weight=0.6",
+    ]  # fmt: skip
+    assert train_command({"rounds": 3}) == []
+    nested = {"data": {"name": "pacs", "image_size": 64}, "method": {"name": "csac", "settings": {"a": 1}}}
+    assert " ".join(train_command(nested)) == "unseen train pacs --method csac --image-size 64 --set a=1"
+
+
+def _plain(text: str) -> str:
+    return text.replace("\u00a0", " ").replace("\u202f", " ")
