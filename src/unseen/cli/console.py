@@ -26,3 +26,8 @@ def results() -> Console:
 def print_json(value: Any) -> None:
     """Print a result for machines."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def printable(text: str) -> str:
+    """Spell out what is no text: the bytes of a file name in an unknown encoding."""
+    return text.encode("utf-8", "backslashreplace").decode()

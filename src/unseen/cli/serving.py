@@ -1,9 +1,131 @@
-"""`unseen predict` and `unseen export`."""
+"""`unseen predict` and `unseen export`: use a trained model, here or in other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from unseen.cli.console import messages, print_json, printable, results
+from unseen.errors import UnseenError
+
+if TYPE_CHECKING:
+    from unseen.serving.saved import ModelCard
+
+Run = Annotated[Path, typer.Argument(help="A run folder, or its model.safetensors.")]
 
 
-def predict_command() -> None:
-    """Predict."""
+def predict_command(  # noqa: PLR0917 (one parameter an option)
+    run: Run,
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder of images (any layout) or one image; for table models a .csv or .parquet file."
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option(help="Write the CSV here instead of standard output.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Columns for this many of the likeliest classes.")] = 1,
+    all_probabilities: Annotated[
+        bool, typer.Option("--all-probabilities", help="Add a column p_CLASS for every class.")
+    ] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples that go through the model at once.")] = 256,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the predictions as JSON.")] = False,
+) -> None:
+    """Predict for new images or rows, as CSV: file (or row, from 1), class, probability, error.
+
+    RUN is a run folder or its model.safetensors. PATH is a folder of images in any layout, or one image; for
+    models trained on a table it is a .csv or .parquet file with the same columns (no target needed).
+
+    Images are brought to the size and colours the model was trained on. One that cannot be read keeps its
+    line, without a class and with the reason; the exit code is 1 only if none could be read.
+
+    Examples:
+
+        unseen predict demo/fedavg my_images/ --out predictions.csv
+
+        unseen predict runs/table-north-fedavg-0 new_rows.csv
+    """
+    from unseen.cli import predictions as form
+    from unseen.cli.waiting import LateBar
+    from unseen.engine import choose_device
+    from unseen.files import write_text
+    from unseen.serving import load_model, predict
+
+    console = messages()
+    saved = load_model(run)
+    saved.network.to(choose_device(device))
+    kept = len(saved.card.classes) if all_probabilities else top
+    with LateBar(console) as bar:
+        found = predict(saved, path, batch_size=batch_size, top=max(kept, 1), progress=bar)
+    text = printable(form.as_csv(found, saved.card, top=top, every_class=all_probabilities))
+    if out is not None:
+        write_text(out, text)
+    if as_json:
+        print_json(form.as_json(found, saved.card, top=kept))
+    elif out is None:
+        typer.echo(text.encode(), nl=False)
+    else:
+        results().print(f"Predictions: {out}", soft_wrap=True, markup=False)
+    failed = [item for item in found if item.error]
+    for item in failed:
+        console.print(Text(f"{printable(item.name)}: {item.error}", style="yellow"), soft_wrap=True)
+    if len(failed) == len(found):
+        raise UnseenError(f"{path}: nothing could be predicted ({len(found)} tried); the reasons are above")
+    for remark in _remarks(saved.card, path):
+        console.print(remark, soft_wrap=True)
+    console.print(form.summary(found, saved.card))
 
 
-def export_command() -> None:
-    """Export."""
+def _remarks(card: ModelCard, path: Path) -> list[str]:
+    """What a user may not expect of these predictions."""
+    from unseen.serving.image_files import find_images
+
+    if card.encoding is None:
+        others = find_images(path).passed_over
+        return [f"Passed over, not an image by its name: {others} files"] if others else []
+    if card.encoding.get("statistics") == "local":
+        return ["This model scales by the values of the table at hand: its rows should be one domain's."]
+    return []
+
+
+def export_command(
+    run: Run,
+    to: Annotated[str, typer.Option(help="onnx (runs anywhere) or safetensors (bare weights).")] = "onnx",
+    out: Annotated[Path | None, typer.Option(help="File to write; beside the model if not given.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
+) -> None:
+    """Export the model for other programs, with a JSON file beside it that says how to use it.
+
+    RUN is a run folder or its model.safetensors.
+
+    ONNX takes pixels from 0 to 255 and gives probabilities: normalisation is inside. The file is run with
+    onnxruntime and compared with the trained model before it takes its place.
+
+    Example:
+
+        unseen export demo/fedavg --to onnx
+    """
+    from unseen.serving import export_model
+
+    with messages().status(f"Exporting to {to}"):
+        exported = export_model(run, to=to, out=out)
+    if as_json:
+        print_json({**exported.facts, "file": str(exported.file), "description": str(exported.description)})
+        return
+    _print_export(results(), exported.facts, exported.file, exported.description)
+
+
+def _print_export(console: Console, facts: dict[str, object], file: Path, description: Path) -> None:
+    entry, check = facts["input"], facts.get("check")
+    assert isinstance(entry, dict)
+    lines = [f"Model: {file}", f"How to use it: {description}"]
+    lines.append(f"Input {entry['name']}: float32, {' x '.join(map(str, entry['shape']))}; {entry['values']}")
+    if isinstance(check, dict):
+        difference = f"largest difference to the trained model {check['largest_difference']:.1e}"
+        lines.append(f"Checked with onnxruntime on {check['on']}: {difference}")
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False)

@@ -91,7 +91,7 @@ def check_folder(path: Path, *, progress: Progress = no_progress) -> DataCheck:
         name=path.resolve().name,
         total=len(scan.files),
         counts=counts,
-        problem=scan.problem() or "",
+        problem=scan.problem() or _one_class(scan),
         unreadable=unreadable,
         unusual=unusual,
         warnings=(*_balance_warnings(counts), *_name_warnings(scan), *_copy_warnings(copies)),
@@ -168,6 +168,12 @@ def _copy_warnings(copies: Mapping[str, list[str]]) -> list[str]:
 
 def _one_domain(data: DataSet) -> str:
     return f"{data.name}: found one domain only ({', '.join(data.domains)}), expected at least two"
+
+
+def _one_class(scan: FolderScan) -> str:
+    if len(scan.classes) > 1:
+        return ""
+    return f"{scan.folder}: found one class only ({scan.classes[0]}), expected at least two folders a domain"
 
 
 def _known_names() -> list[str]:

@@ -112,7 +112,9 @@ def _read(file: Path) -> tuple[ModelCard, dict[str, Tensor]]:
                 raise UnseenError(f"{file} has weights but does not say what they are for; {expected}")
             facts = json.loads(header)
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
-        listed = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}
+        listed: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()
+        }
         return ModelCard(**listed), tensors
     except (SafetensorError, OSError, ValueError, AttributeError, TypeError) as error:
         raise UnseenError(f"{file} is not a model written by unseen ({error}); {expected}") from error
