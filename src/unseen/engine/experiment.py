@@ -97,7 +97,7 @@ class Workspace:
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
         device = experiment.prepare.device
-        self.module: nn.Module = experiment.method.build(experiment.network).to(device)
+        self.module: nn.Module = experiment.method.build(experiment.network, seed=experiment.seed).to(device)
         self.flat = FlatState(self.module)
         self.deployed = experiment.method.deployed(self.module)
 

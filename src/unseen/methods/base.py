@@ -62,8 +62,11 @@ class Method(ABC, Generic[S]):
                     return cast(type[S], argument)
         return cast(type[S], Settings)
 
-    def build(self, network: Network) -> nn.Module:
-        """Make the module that clients train and send; by default the network itself."""
+    def build(self, network: Network, *, seed: int) -> nn.Module:
+        """Make the module that clients train and send; by default the network itself.
+
+        Every process calls it, so that whatever it adds must be drawn from `seed` alone.
+        """
         return network
 
     def deployed(self, module: nn.Module) -> Network:

@@ -122,4 +122,4 @@ def _read(file: Path) -> tuple[ModelCard, dict[str, Tensor]]:
 
 def _module(card: ModelCard) -> nn.Module:
     network = build_model(card.model, ModelFacts(card.input_shape, card.outputs), seed=0)
-    return make_method(card.method, card.settings).build(network)
+    return make_method(card.method, card.settings).build(network, seed=0)

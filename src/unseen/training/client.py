@@ -7,7 +7,7 @@ is reachable from there: no other client, no held-out domain, no file, no screen
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,17 +86,21 @@ class ClientWork:
         """Make the client's generator for a purpose in this round."""
         return torch_generator(self.seed, purpose, self.client, self.round)
 
-    def task_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy (with the plan's label smoothing), or squared error for regression."""
+    def task_loss(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float | None = None) -> Tensor:
+        """Cross-entropy (with the plan's label smoothing unless given), or squared error for regression."""
         if self.train.data.task == "regression":
             return F.mse_loss(outputs.squeeze(1), targets)
-        return F.cross_entropy(outputs, targets, label_smoothing=self.plan.label_smoothing)
+        smoothing = self.plan.label_smoothing if label_smoothing is None else label_smoothing
+        return F.cross_entropy(outputs, targets, label_smoothing=smoothing)
 
-    def batches(self, *, epochs: int | None = None, purpose: str = "training") -> Iterator[Batch]:
-        """Yield prepared training batches of some epochs (the plan's number unless given)."""
+    def batches(self, *, plan: TrainingPlan | None = None, purpose: str = "training") -> Iterator[Batch]:
+        """Yield prepared training batches of all epochs of a plan (the client's own unless given).
+
+        Two passes in one round need two purposes, or they would draw the same order.
+        """
         order, augment = self.generator(f"{purpose}: order"), self.generator(f"{purpose}: augmentation")
-        plan = self.plan
-        for _ in range(epochs or plan.epochs):
+        plan = plan or self.plan
+        for _ in range(plan.epochs):
             for positions in batch_positions(
                 len(self.train), plan.batch_size, generator=order, batches=plan.batches_per_epoch
             ):
@@ -113,25 +117,32 @@ class ClientWork:
         self,
         loss: Loss,
         *,
-        epochs: int | None = None,
-        adjust_gradient: AdjustGradient | None = None,
+        plan: TrainingPlan | None = None,
         purpose: str = "training",
+        companions: Sequence[FlatState] = (),
+        adjust_gradient: AdjustGradient | None = None,
     ) -> None:
         """Train the shared module on `loss`.
 
-        adjust_gradient  called with the flat parameters and gradient before every step, to change the
-                         gradient in place (proximal terms, control variates)
+        plan             the client's own unless given
+        companions       modules that are trained along and stay on the client (bound to flat states)
+        adjust_gradient  called with the flat parameters and gradient of the shared module before every step,
+                         to change the gradient in place (proximal terms, control variates)
         """
-        flat = self.flat
-        optimiser = make_optimiser(self.plan, flat.parameters, flat.gradient)
-        self.module.train()
-        for batch in self.batches(epochs=epochs, purpose=purpose):
-            flat.gradient.zero_()
+        plan = plan or self.plan
+        trained = [self.flat, *companions]
+        optimisers = [make_optimiser(plan, flat.parameters, flat.gradient) for flat in trained]
+        for flat in trained:
+            flat.module.train()
+        for batch in self.batches(plan=plan, purpose=purpose):
+            for flat in trained:
+                flat.gradient.zero_()
             value = loss(batch)
             value.backward()
             if adjust_gradient is not None:
-                adjust_gradient(flat.parameters, flat.gradient)
-            optimiser.step()
+                adjust_gradient(self.flat.parameters, self.flat.gradient)
+            for optimiser in optimisers:
+                optimiser.step()
             self.meter(value, batch)
 
     def update(
