@@ -1,0 +1,127 @@
+"""Data flows one way: a package imports only from those before it, and commands load heavy libraries late."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "unseen"
+ORDER = (
+    {"errors", "randomness", "registry", "files"},
+    {"data"},
+    {"federation"},
+    {"models"},
+    {"evaluation"},
+    {"training"},
+    {"aggregation"},
+    {"privacy"},
+    {"methods"},
+    {"engine"},
+    {"config"},
+    {"report", "serving"},
+    {"setup", "outcome", "run", "api"},
+    {"cli", "__main__"},
+)
+"""Equals on one line may not import one another, except those named below."""
+PLACES = {part: place for place, parts in enumerate(ORDER) for part in parts}
+FREE_AMONG_EQUALS = ORDER[0] | ORDER[-2] | ORDER[-1]
+ONLY_FROM = {"config": ORDER[0] | ORDER[1]}
+"""Parts with a narrower rule than their place gives them."""
+HEAVY = {"torch", "timm", "torchvision", "sklearn", "scipy", "altair", "onnx", "onnxruntime", "pyarrow"}
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    """The package, or the module at the top, that a file belongs to."""
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def imported_parts(tree: ast.AST) -> set[str]:
+    """Every part of unseen that a file imports anywhere in it, also inside functions and for types only."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("unseen.")}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            first, *rest = node.module.split(".")
+            if first == "unseen":
+                found |= {rest[0]} if rest else {alias.name for alias in node.names if alias.name in PLACES}
+    return found
+
+
+def wrong_imports(part: str, tree: ast.AST) -> list[str]:
+    """The parts that a file of `part` imports and must not."""
+    others = imported_parts(tree) - {part}
+    if part in ONLY_FROM:
+        return sorted(others - ONLY_FROM[part])
+    place = PLACES[part]
+    equals = ORDER[place] if part in FREE_AMONG_EQUALS else set()
+    return sorted(other for other in others if PLACES[other] >= place and other not in equals)
+
+
+def immediate_imports(tree: ast.Module) -> set[str]:
+    """Libraries that are loaded when a module is imported: not in functions, not for types only."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting.extend(node.orelse)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            waiting.extend(ast.iter_child_nodes(node))
+    return found
+
+
+def test_every_part_has_its_place():
+    unplaced = sorted({part_of(path) for path in FILES} - PLACES.keys() - {"__init__"})
+    assert not unplaced, f"say in ORDER (and in docs/architecture.md) where {unplaced} stand"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_one_way(path):
+    part = part_of(path)
+    if part == "__init__":
+        pytest.skip("the public face of the package")
+    wrong = wrong_imports(part, ast.parse(path.read_text(encoding="utf-8")))
+    assert not wrong, f"{path.name} in {part} imports from {wrong}, which stand(s) at or above it"
+
+
+@pytest.mark.parametrize(
+    ("part", "line", "wrong"),
+    [
+        ("data", "from unseen.federation import Federation", ["federation"]),
+        ("training", "def f():\n    import unseen.engine.pool", ["engine"]),
+        ("report", "from unseen import serving", ["serving"]),
+        ("config", "from unseen.models import Network", ["models"]),
+        ("engine", "from unseen.methods import Method\nfrom unseen import __version__", []),
+        ("run", "from unseen.setup import Setup", []),
+    ],
+)
+def test_the_rule_itself(part, line, wrong):
+    assert wrong_imports(part, ast.parse(line)) == wrong
+
+
+@pytest.mark.parametrize(
+    "path", [SOURCE / "__init__.py", *sorted((SOURCE / "cli").glob("*.py"))], ids=lambda path: path.name
+)
+def test_commands_name_no_heavy_library_at_their_top(path):
+    assert not immediate_imports(ast.parse(path.read_text(encoding="utf-8"))) & HEAVY
+
+
+def test_heavy_libraries_are_found_where_they_are():
+    text = "import torch.nn\nif TYPE_CHECKING:\n    import altair\nwith x:\n    import timm\ndef f():\n    import onnx"
+    assert immediate_imports(ast.parse(text)) == {"torch", "timm"}
+
+
+def test_help_loads_no_heavy_library():
+    code = f"import sys, unseen, unseen.cli; print(*(set(sys.modules) & {HEAVY!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
