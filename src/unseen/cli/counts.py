@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -15,16 +16,22 @@ BAR = 12
 MISSING = "none"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS = "▁▂▃▄▅▆▇█"
-MOST_SPARKS = 24
+MOST_CLASSES = 24
 _MOST_NAMED = 3
 
 
 def counts_table(counts: Counts, console: Console) -> Table:
     """One row a domain and one column a class where that fits the console, else the extremes of each row."""
     classes = list(next(iter(counts.values()), {}))
-    whole = _by_class(counts, classes)
-    fits = console.measure(whole).maximum <= console.width and len(classes) <= MOST_SPARKS
-    return whole if fits else _by_extremes(counts, classes)
+    boundless = console.options.update(width=10_000)
+    for bars in (True, False):
+        table = _by_class(counts, classes, bars=bars)
+        if (
+            len(classes) <= MOST_CLASSES
+            and console.measure(table, options=boundless).maximum <= console.width
+        ):
+            return table
+    return _by_extremes(counts, classes)
 
 
 def write_counts_picture(counts: Counts, path: Path) -> None:
@@ -40,23 +47,24 @@ def write_counts_picture(counts: Counts, path: Path) -> None:
     write_atomically(path, lambda target: target.write_bytes(picture))
 
 
-def _by_class(counts: Counts, classes: list[str]) -> Table:
+def _by_class(counts: Counts, classes: list[str], *, bars: bool) -> Table:
     several = len(classes) > 1
-    table = _table(*(classes if several else ()), "samples", "")
+    table = _table(*(classes if several else ()), "samples", *([""] if bars else []))
     most = max((number for row in counts.values() for number in row.values()), default=0)
-    totals = {domain: sum(row.values()) for domain, row in counts.items()}
+    largest = max(sum(row.values()) for row in counts.values())
     for domain, row in counts.items():
+        total = sum(row.values())
         cells = [_cell(row[label], most) for label in classes if several]
-        table.add_row(Text(domain), *cells, str(totals[domain]), _bar(totals[domain], max(totals.values())))
+        table.add_row(Text(domain), *cells, str(total), *([_bar(total, largest)] if bars else []))
     if several:
         sums = [sum(row[label] for row in counts.values()) for label in classes]
         table.add_section()
-        table.add_row("all", *map(str, sums), str(sum(sums)), "")
+        table.add_row("all", *map(str, sums), str(sum(sums)))
     return table
 
 
 def _by_extremes(counts: Counts, classes: list[str]) -> Table:
-    table = _table("samples", "", "fewest in a class", "most in a class", "classes it lacks")
+    table = _table("samples", "", "smallest class", "largest class", "classes it lacks")
     largest = max(sum(row.values()) for row in counts.values())
     for domain, row in counts.items():
         total = sum(row.values())
@@ -75,10 +83,10 @@ def _by_extremes(counts: Counts, classes: list[str]) -> Table:
 
 
 def _table(*columns: str) -> Table:
-    table = Table(header_style="bold")
+    table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("domain", overflow="fold")
     for name in columns:
-        table.add_column(Text(name), justify="right" if name else "left", overflow="fold")
+        table.add_column(Text(name), justify="right" if name else "left", overflow="fold", no_wrap=not name)
     return table
 
 
