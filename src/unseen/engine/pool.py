@@ -6,7 +6,9 @@ computes depends on its name and the round alone, so the number of workers chang
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
+import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
@@ -23,6 +25,7 @@ from unseen.engine.states import StateStore
 from unseen.engine.worker import EvaluateTask, SharedExperiment, TrainTask, work
 from unseen.errors import UnseenError
 from unseen.evaluation import Tally
+from unseen.models import Network
 
 _PRELOAD = "unseen.engine.worker"
 _POLL_SECONDS = 0.2
@@ -50,6 +53,8 @@ class WorkerEngine:
         self._scratch = Scratch(4 * size * (max_clients + 1) + sum(array.nbytes for array in arrays.values()))
         shared = SharedExperiment(
             experiment=_without_arrays(experiment),
+            network_class=type(experiment.network),
+            network=pickle.dumps(_unbound(experiment.network)),
             arrays={name: self._scratch.share(name, array) for name, array in arrays.items()},
             weights=self._scratch.new("weights", (size,)),
             rows=self._scratch.new("rows", (max_clients, size)),
@@ -191,6 +196,18 @@ class WorkerEngine:
             self._ready = True
 
 
+def _unbound(network: Network) -> Network:
+    """A copy whose tensors stand alone: a view of a flat vector would take the whole vector along."""
+    copied = copy.deepcopy(network)
+    for tensor in copied.parameters():
+        tensor.grad = None
+        tensor.data = tensor.data.clone()
+    for module in copied.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, buffer.clone())
+    return copied
+
+
 def _without_arrays(experiment: Experiment) -> Experiment:
     """A light copy of the experiment for the journey: its data keeps its facts and loses its samples."""
     data = experiment.data
@@ -201,4 +218,4 @@ def _without_arrays(experiment: Experiment) -> Experiment:
         domain_of=data.domain_of[:0],
         fingerprint=data.fingerprint,
     )
-    return replace(experiment, data=empty)
+    return replace(experiment, data=empty, network=Network())

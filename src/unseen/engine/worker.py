@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,14 +16,20 @@ from unseen.engine.experiment import EvaluationPart, Experiment, Workspace
 from unseen.engine.sharing import Array, MappedArray, as_arrays, as_tensors
 from unseen.engine.states import StateStore
 from unseen.evaluation import Tally
+from unseen.models import Network
 from unseen.training import Update
 
 
 @dataclass(frozen=True)
 class SharedExperiment:
-    """An experiment whose large arrays lie in mapped files."""
+    """An experiment whose large arrays lie in mapped files.
+
+    network  pickled apart from the rest, because its class may have libraries to import first
+    """
 
     experiment: Experiment
+    network_class: type[Network]
+    network: bytes
     arrays: dict[str, MappedArray]
     weights: MappedArray
     rows: MappedArray
@@ -35,7 +42,8 @@ class SharedExperiment:
         data = self.experiment.data
         opened = {name: array.open() for name, array in self.arrays.items()}
         fields = {name: getattr(data, name) for name in data.__dataclass_fields__} | opened
-        return replace(self.experiment, data=DataSet(**fields))
+        self.network_class.import_libraries()
+        return replace(self.experiment, data=DataSet(**fields), network=pickle.loads(self.network))
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,11 @@ def work(number: int, pipe: Connection, shared: SharedExperiment) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(shared.threads)
     keep_freed_memory()
-    worker = _Worker(number, shared)
+    try:
+        worker = _Worker(number, shared)
+    except Exception as error:
+        pipe.send(error)
+        return
     pipe.send("ready")
     while True:
         try:

@@ -60,6 +60,10 @@ class Network(nn.Module):
         features, taps = self.extract(inputs, taps=True)
         return Output(self.head(features), features, taps)
 
+    @staticmethod
+    def import_libraries() -> None:
+        """Import what unpickling a network of this class needs, where a plain import would not do."""
+
     def replace_head(self, outputs: int, *, seed: int = 0) -> None:
         """Put a fresh linear layer with that many outputs on the extractor, seeded by name."""
         with global_torch_seed(seed, "replaced head", self.model_name, outputs):

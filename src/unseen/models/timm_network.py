@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from unseen.models.network import Network
+from unseen.models.torchvision_shim import import_timm
 
 _TAPS = 3
 
@@ -29,6 +30,11 @@ class TimmNetwork(Network):
         self.pixel_mean = for_channels(facts["mean"], channels)
         self.pixel_std = for_channels(facts["std"], channels)
         self.tap_names = tuple(str(level["module"]) for level in list(body.feature_info)[-_TAPS:])
+
+    @staticmethod
+    def import_libraries() -> None:
+        """Import timm the way that works beside every torch."""
+        import_timm("a model of the zoo")
 
     def extract(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return timm's pre-classifier features and, if asked for, the tapped maps."""
