@@ -93,7 +93,10 @@ class Rounds:
         chosen = participants(
             experiment.federation, fraction=self.schedule.fraction, round=number, seed=experiment.seed
         ).tolist()
-        groups = [[client] for client in chosen] if experiment.method.topology == "serial" else [chosen]
+        groups = [chosen]
+        if experiment.method.topology == "serial":
+            order = experiment.method.visiting_order(chosen, round=number, seed=experiment.seed)
+            groups = [[client] for client in order]
         weights, accepted = self.checkpoint.weights, list[Accepted]()
         diagnostics: dict[str, Any] = {}
         bytes_down = 0

@@ -6,7 +6,7 @@ A method knows nothing of processes, Flower, files or the screen; engines call i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
@@ -76,6 +76,10 @@ class Method(ABC, Generic[S]):
     def broadcast(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What the server sends to every client beside the weights."""
         return {}
+
+    def visiting_order(self, clients: Sequence[int], *, round: int, seed: int) -> Sequence[int]:
+        """In which order the model of a serial method visits a round's clients; by default the given one."""
+        return clients
 
     def client(self, work: ClientWork) -> Update:
         """Do one client's work of a round; by default plain training on the task's loss."""

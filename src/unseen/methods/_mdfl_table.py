@@ -1,0 +1,65 @@
+"""MDFL's table of (domain, class) pairs on the server, and what it tells of transferability."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SUMS, COUNTS = "class feature sums", "class counts"
+"""What clients send: per (domain, class) pair the sum of features and the number of samples."""
+MEANS = "class means"
+MOST_PAIRS = 40
+"""A transferability matrix with a longer side is not recorded."""
+
+
+def merge_statistics(extras: Sequence[Mapping[str, Tensor]]) -> tuple[Tensor, Tensor] | None:
+    """Add up what clients sent; None when nobody sent statistics in this round."""
+    sent = [extra for extra in extras if SUMS in extra]
+    if not sent:
+        return None
+    sums = torch.stack([extra[SUMS].double() for extra in sent]).sum(0)
+    return sums, torch.stack([extra[COUNTS] for extra in sent]).sum(0)
+
+
+def renew_table(state: MutableMapping[str, Tensor], sums: Tensor, counts: Tensor, *, momentum: float) -> None:
+    """Put the pairs that were reported into the table: mean <- (1 - momentum) new + momentum old.
+
+    A pair seen for the first time takes its new mean whole; one that nobody reported in this round
+    (its clients sat out) keeps its former mean and count.
+    """
+    reported = counts > 0
+    means = (sums / counts.clamp(min=1)[..., None]).float()
+    if MEANS in state:
+        former, known = state[MEANS], state[COUNTS] > 0
+        blended = torch.where(known[..., None], torch.lerp(means, former, momentum), means)
+        means = torch.where(reported[..., None], blended, former)
+        counts = torch.where(reported, counts, state[COUNTS])
+    state[MEANS], state[COUNTS] = means, counts
+
+
+def transferability(means: Tensor, counts: Tensor) -> dict[str, Any]:
+    """Describe how near the pairs lie to one another (equation 1 with the mean feature in the place of z).
+
+    `alignment` is the mean distance between domains of one class over that between classes: it falls
+    when classes draw together across domains, whatever the scale of the features.
+    """
+    domains, classes = counts.nonzero(as_tuple=True)
+    chosen = means[domains, classes].double()
+    distances = torch.cdist(chosen, chosen, compute_mode="donot_use_mm_for_euclid_dist")
+    same_class = classes[:, None] == classes
+    across = same_class & (domains[:, None] != domains)
+    described: dict[str, Any] = {}
+    if bool(across.any()) and not bool(same_class.all()):
+        apart = float(distances[~same_class].mean())
+        described["alignment"] = float(distances[across].mean()) / apart if apart else None
+    if len(chosen) <= MOST_PAIRS:
+        described["transferability"] = {
+            "domains": domains.tolist(),
+            "classes": classes.tolist(),
+            "samples": counts[domains, classes].tolist(),
+            "distances": [[float(f"{value:.4g}") for value in row] for row in distances.tolist()],
+        }
+    return described

@@ -1,0 +1,52 @@
+"""CWT: cyclic weight transfer. The one model visits the clients one after another, nothing is averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from unseen.aggregation import ServerWork
+from unseen.methods.base import Method, Paper, register
+from unseen.methods.settings import Settings, setting
+from unseen.randomness import numpy_generator
+
+
+@dataclass(frozen=True)
+class CWTSettings(Settings):
+    """Settings of CWT."""
+
+    order: Literal["fixed", "shuffled"] = setting(
+        "fixed", "visit the clients in the federation's order, or in a fresh random order every round"
+    )
+
+
+@register
+class CWT(Method[CWTSettings]):
+    """Cyclic weight transfer: each client trains the model as the one before it left it.
+
+    A round is one cycle through its participants (MDFL's paper, section 3.2 and figure 3).
+    """
+
+    name = "cwt"
+    summary = "the model visits the clients one after another; nothing is averaged"
+    paper = Paper(
+        title="Distributed deep learning networks among institutions for medical imaging",
+        authors="Chang, Balachandar, Lam, Yi, Brown, Beers, Rosen, Rubin, Kalpathy-Cramer",
+        year=2018,
+        venue="Journal of the American Medical Informatics Association",
+    )
+    topology = "serial"
+
+    def visiting_order(self, clients: Sequence[int], *, round: int, seed: int) -> Sequence[int]:
+        """Keep the order, or draw one for the round."""
+        if self.settings.order == "fixed":
+            return clients
+        drawn: list[int] = numpy_generator(seed, "visiting order", round).permutation(clients).tolist()
+        return drawn
+
+    def server(self, work: ServerWork) -> Tensor:
+        """Pass the model on as the one client of this step left it."""
+        return work.updates.rows[0].clone()

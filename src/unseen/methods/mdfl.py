@@ -1,0 +1,154 @@
+"""MDFL: FedAvg whose clients also pull their features towards the other domains' class means (BoDA).
+
+The class means cross the silos: clients send per-class sums and counts of features, the server merges
+them per domain and sends the table back. See docs/methods/mdfl.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from torch import Tensor
+
+from unseen.aggregation import ServerWork
+from unseen.data import Batch
+from unseen.errors import UsageError
+from unseen.methods._mdfl_table import COUNTS, MEANS, SUMS, merge_statistics, renew_table, transferability
+from unseen.methods.base import Method, Paper, register
+from unseen.methods.settings import Settings, setting
+from unseen.models import Network
+from unseen.training import ClientWork, Update
+from unseen.training.boda import Prototypes, boda_loss, class_feature_sums
+
+STATISTICS_BATCH = 256
+
+
+@dataclass(frozen=True)
+class MDFLSettings(Settings):
+    """Settings of MDFL."""
+
+    strength: float = setting(
+        1.0, "weight lambda of L_BoDA (equation 6); 0 is FedAvg, the paper's 'without L_B'"
+    )
+    nu: float = setting(0.5, "exponent of the calibration (N_{d',c'} / N_{d,c})^nu; 0 = plain distances")
+    divide_by_count: bool = setting(
+        False, "also divide distances by N_{d,c}, as BoDA's released code does; MDFL's equation 8 does not"
+    )
+    temperature: float = setting(1.0, "distances are divided by it before the softmax")
+    momentum: float = setting(0.0, "part of a former class mean that is kept (BoDA's released code: 0.2)")
+    features_from: Literal["received", "trained"] = setting(
+        "received", "take class means from the model as received, or from the client's own after its training"
+    )
+    refresh_every: int = setting(1, "rounds between new class means; more saves a pass over the data")
+
+    def __post_init__(self) -> None:
+        if self.strength < 0 or self.nu < 0:
+            raise UsageError("settings 'strength' and 'nu' of mdfl must not be negative")
+        if self.temperature <= 0:
+            raise UsageError(f"setting 'temperature' of mdfl must be above 0, not {self.temperature}")
+        if not 0 <= self.momentum < 1:
+            raise UsageError(f"setting 'momentum' of mdfl must lie in [0, 1), not {self.momentum}")
+        if self.refresh_every < 1:
+            raise UsageError(f"setting 'refresh_every' of mdfl must be at least 1, not {self.refresh_every}")
+
+
+@register
+class MDFL(Method[MDFLSettings]):
+    """Multi-domain federated learning: clients minimise L_C + strength * L_BoDA (equations 6 to 8)."""
+
+    name = "mdfl"
+    summary = "FedAvg plus a loss that aligns each class with its means in the other domains (BoDA)"
+    paper = Paper(
+        title="Exploiting data diversity in multi-domain federated learning",
+        authors="Madni, Umer, Foresti",
+        year=2024,
+        venue="Machine Learning: Science and Technology",
+    )
+    sends = ("model weights", "number of samples", SUMS, COUNTS)
+
+    def broadcast(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Send the table of class means and counts; there is none before the first round."""
+        return {key: state[key] for key in (MEANS, COUNTS) if key in state}
+
+    def client(self, work: ClientWork) -> Update:
+        """Train on both losses, and send the class sums of the features beside the weights."""
+        if work.train.data.task != "classification":
+            raise UsageError("mdfl aligns classes, but this task is regression; use another method")
+        due = (work.round - 1) % self.settings.refresh_every == 0
+        extras: dict[str, Tensor] = {}
+        if due and self.settings.features_from == "received":
+            extras = _class_statistics(work)
+        term = _BoDATerm(work, self.settings)
+        work.fit(term.loss)
+        if due and self.settings.features_from == "trained":
+            extras = _class_statistics(work)
+        return work.update(extras=extras, diagnostics=term.diagnostics())
+
+    def server(self, work: ServerWork) -> Tensor:
+        """Average the client models by samples (equation 2) and renew the table."""
+        merged = merge_statistics(work.updates.extras)
+        if merged is not None:
+            renew_table(work.state, *merged, momentum=self.settings.momentum)
+            work.diagnostics |= transferability(work.state[MEANS], work.state[COUNTS])
+        return work.updates.mean(work.updates.samples)
+
+
+class _BoDATerm:
+    """The client's loss L_C + strength * L_BoDA, and a record of what the second part came to."""
+
+    def __init__(self, work: ClientWork, settings: MDFLSettings) -> None:
+        self.work, self.settings = work, settings
+        self.network = cast(Network, work.module)
+        self.prototypes: Prototypes | None = None
+        if MEANS in work.received and settings.strength > 0:
+            table = Prototypes.of_table(work.received[MEANS], work.received[COUNTS])
+            self.prototypes = table.to(work.prepare.device)
+        self._sum = torch.zeros((), dtype=torch.float64)
+        self._acting = self._seen = 0
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Equation 6 on a batch."""
+        features = self.network.features(batch.inputs)
+        value = self.work.task_loss(self.network.head(features), batch.targets)
+        if self.prototypes is None:
+            return value
+        settings = self.settings
+        alignment = boda_loss(
+            features,
+            batch.targets,
+            batch.domains,
+            self.prototypes,
+            nu=settings.nu,
+            divide_by_count=settings.divide_by_count,
+            temperature=settings.temperature,
+        )
+        self._sum += alignment.detach().double().cpu() * len(batch.targets)
+        self._acting += int(self.prototypes.positives(batch.targets, batch.domains).any(1).sum())
+        self._seen += len(batch.targets)
+        return value + settings.strength * alignment
+
+    def diagnostics(self) -> dict[str, float]:
+        """Mean L_BoDA, and the share of samples that have a positive; nothing while there is no table."""
+        if not self._seen:
+            return {}
+        return {"boda loss": float(self._sum) / self._seen, "boda acts on": self._acting / self._seen}
+
+
+def _class_statistics(work: ClientWork) -> dict[str, Tensor]:
+    """Sum the features of all training samples by (domain, class): evaluation mode, no augmentation."""
+    network, data = cast(Network, work.module), work.train.data
+    shape = (len(data.domains), data.outputs)
+    sums = torch.zeros(*shape, network.feature_size, dtype=torch.float64)
+    counts = torch.zeros(shape, dtype=torch.int64)
+    network.eval()
+    with torch.inference_mode():
+        for positions in torch.arange(len(work.train)).split(STATISTICS_BATCH):
+            batch = work.prepare(work.train.gather(positions))
+            features = network.features(batch.inputs).cpu()
+            part = class_feature_sums(features, batch.targets.cpu(), batch.domains.cpu(), shape=shape)
+            sums += part[0]
+            counts += part[1]
+    return {SUMS: sums.float(), COUNTS: counts}
