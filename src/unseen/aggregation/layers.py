@@ -1,0 +1,33 @@
+"""What a layer is when clients are compared and merged layer by layer: one tensor, or one module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from unseen.models import Kind, Layout
+
+Grouping = Literal["tensor", "module"]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A named part of the state; a module's tensors may lie in several places."""
+
+    name: str
+    slices: tuple[slice, ...]
+
+
+def layers_of(layout: Layout, grouping: Grouping = "tensor") -> tuple[Layer, ...]:
+    """List the layers of a state: every named tensor, or every module with its own tensors together.
+
+    Batch-norm statistics belong to layers; integer buffers (batch counters) belong to none, since a distance
+    or a fraction of a count means nothing. A tensor that stands outside of any module is a layer of its own.
+    """
+    places: dict[str, list[slice]] = {}
+    for entry in layout.entries:
+        if entry.kind is not Kind.INTEGER_BUFFER:
+            module = entry.name.rpartition(".")[0]
+            name = module if grouping == "module" and module else entry.name
+            places.setdefault(name, []).append(entry.slice)
+    return tuple(Layer(name, tuple(slices)) for name, slices in places.items())
