@@ -64,13 +64,14 @@ class _Fake:
         self.planned = rounds
         self.draw = generator(seed, "fake run")
         self.regression = task == "regression"
+        self.primary = "pearson_r" if self.regression else "accuracy"
 
     def config(self) -> str:
         quoted = ", ".join(json.dumps(name) for name in self.held_out)
         return (
-            f'data = "rotated-digits"\nmethod = "{self.method}"\nmodel = "small-cnn"\nheld_out = [{quoted}]\n'
+            f'data = "rotated-digits"\nmethod = "{self.method}"\nmodel = "small-cnn"\nhold_out = [{quoted}]\n'
             f"rounds = {self.planned}\nlocal_epochs = 1\nbatch_size = 64\nlr = 0.05\nseed = {self.seed}\n"
-            f'task = "{self.task}"\nselection = "source-validation"\n\n[settings]\nmomentum = 0.9\n'
+            f'task = "{self.task}"\nselection = "source-validation"\n\n[settings]\nweighting = "samples"\n'
         )
 
     def metrics(self, round_: int, held: bool) -> dict[str, Any]:
@@ -168,6 +169,7 @@ class _Fake:
             "metrics": {
                 "target": target, "target_oracle": oracle, "target_last": last,
                 "source_validation": self.metrics(12, False), "in_domain": None,
+                "worst_domain": {"domain": self.domains[-1], self.primary: 0.4},
             },
             "target_domains": dict.fromkeys(self.held_out, target),
             "seconds": 83.4, "bytes_up": 14_809_440, "bytes_down": 14_809_440,

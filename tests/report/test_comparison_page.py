@@ -49,14 +49,13 @@ def test_runs_are_ranked_linked_and_drawn(make_run: MakeRun, tmp_path: Path) -> 
     assert page.stat().st_size < 2_000_000
 
 
-def test_the_lower_error_comes_first(make_run: MakeRun, tmp_path: Path) -> None:
+def test_regression_is_ranked_by_correlation(make_run: MakeRun, tmp_path: Path) -> None:
     folders = [
-        with_target(make_run("a", method="fedavg", task="regression"), rmse=2.0),
-        with_target(make_run("b", method="csac", task="regression"), rmse=1.5),
+        with_target(make_run("a", method="fedavg", task="regression"), pearson_r=0.5),
+        with_target(make_run("b", method="csac", task="regression"), pearson_r=0.75),
     ]
-    assert "lower is better): CSAC 1.500, FedAvg 2.000" in heading(
-        write_comparison(folders, tmp_path / "c.html")
-    )
+    page = write_comparison(folders, tmp_path / "c.html")
+    assert heading(page).endswith("(Pearson r): CSAC 0.7500, FedAvg 0.5000")
 
 
 def test_runs_that_cannot_be_compared_are_not_ranked(make_run: MakeRun, tmp_path: Path) -> None:

@@ -81,6 +81,14 @@ def test_pages_are_right_on_a_phone_and_on_a_desk(browser: Any, any_run: Path) -
     check(browser, page, width=1280, scheme="dark")
 
 
+def test_the_number_that_counts_is_seen_on_a_phone_without_scrolling_sideways(
+    browser: Any, make_run: MakeRun
+) -> None:
+    show(browser, write_report(make_run()), width=390)
+    edge = "return document.querySelector('.lead .number').getBoundingClientRect().right"
+    assert browser.execute_script(edge) <= 390
+
+
 def test_the_comparison_page_is_right_too(browser: Any, make_run: MakeRun, tmp_path: Path) -> None:
     folders = [make_run(name, method=name, seed=i) for i, name in enumerate(("fedavg", "deepall", "csac"))]
     for folder in folders:

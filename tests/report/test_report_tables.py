@@ -45,8 +45,8 @@ def test_markup_in_names_is_printed_as_it_is(make_run: MakeRun) -> None:
 
 def test_regression_is_not_in_percent(make_run: MakeRun) -> None:
     found = results(make_run, "fedavg", task="regression")
-    found[0]["metrics"]["target"] = {"rmse": 1.25}
-    assert "1.250" in printed(found)
+    found[0]["metrics"]["target"] = {"pearson_r": 0.125}
+    assert "0.1250" in printed(found)
     assert "%" not in printed(found)
 
 

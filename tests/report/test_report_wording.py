@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unseen.config import RunConfig
 from unseen.report.charts import round_ticks, thinned
 from unseen.report.command import train_command
 from unseen.report.markup import Markup, esc, tag
@@ -86,19 +89,18 @@ def test_markup_is_escaped_once() -> None:
     assert tag("p", "<b>", Markup("<i>"), title='"') == '<p title="&quot;">&lt;b&gt;<i></p>'
 
 
-def test_the_command_repeats_the_configuration() -> None:
-    config = {
-        "data": "my data/", "method": "csac", "held_out": ["a b", "it's"], "rounds": 3, "lr": 0.1,
-        "weights": "", "settings": {"align": True, "weight": 0.6},
-    }  # fmt: skip
-    words = shlex.split(" ".join(train_command(config)))
+def test_the_command_repeats_the_configuration(tmp_path: Path) -> None:
+    config = RunConfig(
+        data="my data/", hold_out=("a b", "it's"), method="csac", rounds=3, lr=0.1, skip_unreadable=True,
+        settings={"align": True, "weight": 0.6}, workers=2,
+    )  # fmt: skip
+    config.save(tmp_path / "config.toml")
+    words = shlex.split(" ".join(train_command(tomllib.loads((tmp_path / "config.toml").read_text()))))
     assert words == [
-        "unseen", "train", "my data/", "--method", "csac", "--hold-out", "a b", "--hold-out", "it's",
-        "--rounds", "3", "--lr", "0.1", "--set", "align=true", "--set", "weight=0.6",
+        "unseen", "train", "my data/", "--hold-out", "a b", "--hold-out", "it's", "--skip-unreadable",
+        "--method", "csac", "--rounds", "3", "--lr", "0.1", "--set", "align=true", "--set", "weight=0.6",
     ]  # fmt: skip
     assert train_command({"rounds": 3}) == []
-    nested = {"data": {"name": "pacs", "image_size": 64}, "method": {"name": "csac", "settings": {"a": 1}}}
-    assert " ".join(train_command(nested)) == "unseen train pacs --method csac --image-size 64 --set a=1"
 
 
 def _plain(text: str) -> str:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from unseen.errors import UnseenError, UsageError
+from unseen.evaluation import PRIMARY
 from unseen.report import read_run
+from unseen.report.wording import HEADLINE_METRIC
 
 MakeRun = Callable[..., Path]
 
@@ -21,7 +23,7 @@ def test_a_finished_run_is_read_whole(make_run: MakeRun) -> None:
     assert len(run.evaluations) == 4
     assert run.held_out == ["75"]
     assert (run.task, run.metric, run.selected_round) == ("classification", "accuracy", 2)
-    assert run.config["settings"] == {"momentum": 0.9}
+    assert run.config["settings"] == {"weighting": "samples"}
 
 
 def test_an_unfinished_run_tells_what_it_knows(make_run: MakeRun) -> None:
@@ -76,6 +78,15 @@ def test_of_a_round_repeated_after_a_crash_the_last_counts(make_run: MakeRun) ->
     rounds = read_run(folder).rounds
     assert [record["round"] for record in rounds] == [1, 2, 3]
     assert rounds[1]["loss"] == 77.0
+
+
+def test_a_run_with_only_a_configuration_knows_its_held_out_domain(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('data = "x"\nhold_out = ["a", "b"]\n')
+    assert read_run(tmp_path).held_out == ["a", "b"]
+
+
+def test_headlines_use_the_metric_that_selects_rounds() -> None:
+    assert HEADLINE_METRIC == PRIMARY
 
 
 def test_nan_is_read_as_missing(make_run: MakeRun) -> None:

@@ -124,12 +124,12 @@ def _sentence(runs: Sequence[Run]) -> Markup:
     if not alike or len(set(methods)) != len(runs) or not scored[0][1].held_out:
         return esc(f"{len(runs)} runs side by side")
     metric = scored[0][1].metric
-    ranked = sorted(scored, key=lambda pair: float(str(pair[0])), reverse=metric == "accuracy")
+    ranked = sorted(scored, key=lambda pair: pair[0], reverse=True)
     told = [
         join([method_name(run.facts.get("method")), " ", tag("strong", number(value, metric))])
         for value, run in ranked[:4]
     ]
-    unit = "" if metric == "accuracy" else f" ({metric_name(metric)}, lower is better)"
+    unit = "" if metric == "accuracy" else f" ({metric_name(metric)})"
     held = listing(ranked[0][1].held_out)
     parts = [part for item in told for part in (item, ", ")][:-1]
     return join([f"On {held}, which no run was trained on{unit}: ", *parts])

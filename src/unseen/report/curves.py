@@ -18,7 +18,7 @@ HELD_OUT, SOURCE = "held out", "source"
 
 def score_curves(run: Run) -> Panels:
     """One panel a headline metric, with a line for each domain."""
-    metrics = ["rmse", "pearson_r"] if run.task == "regression" else ["accuracy"]
+    metrics = ["pearson_r", "rmse"] if run.task == "regression" else ["accuracy"]
     panels: Panels = {}
     for metric in metrics:
         rows = score_rows(run, metric)

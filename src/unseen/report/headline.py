@@ -48,12 +48,10 @@ def tiles(run: Run) -> Markup:
     made: list[Markup] = []
     if run.held_out:
         rule = RULES.get(str(facts.get("selection")), "") if run.finished else "latest evaluation"
-        better = " (lower is better)" if run.metric == "rmse" else ""
-        made.append(
-            tile(
-                f"{name} on {where}, held out{better}", number(target_value(run), run.metric), rule, hero=True
-            )
-        )
+        error = _metrics(run, "target").get("rmse")
+        hint = "; ".join(filter(None, [f"RMSE {number(error)}" if error is not None else "", rule]))
+        value = number(target_value(run), run.metric)
+        made.append(tile(f"{name} on {where}, held out", value, hint, hero=True))
     for key, label, hint in (
         ("target_oracle", "oracle", "best round on the held-out data itself"),
         ("source_validation", "source validation", "the sources’ own validation data"),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from unseen.errors import UnseenError, UsageError
+from unseen.report.wording import HEADLINE_METRIC
 
 Record = dict[str, Any]
 
@@ -68,7 +69,7 @@ class Run:
     def held_out(self) -> list[str]:
         """Names of the domains that took no part in training."""
         found = (
-            (self.result or {}).get("held_out") or self.start.get("held_out") or self.config.get("held_out")
+            (self.result or {}).get("held_out") or self.start.get("held_out") or self.config.get("hold_out")
         )
         return [found] if isinstance(found, str) else [str(name) for name in found or []]
 
@@ -80,8 +81,8 @@ class Run:
 
     @property
     def metric(self) -> str:
-        """The metric that stands in headlines: accuracy, or root mean squared error."""
-        return "rmse" if self.task == "regression" else "accuracy"
+        """The metric that stands in headlines: the one by which rounds are selected."""
+        return HEADLINE_METRIC.get(self.task, "accuracy")
 
     @property
     def selected_round(self) -> int | None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from unseen.report.command import train_command
 from unseen.report.headline import scores_now
 from unseen.report.markup import Markup, esc, join, section, table, tag
 from unseen.report.runs import Run
-from unseen.report.wording import count, listing, metric_name, number
+from unseen.report.wording import count, is_number, listing, metric_name, number
 
+HONEST: Final = "source-validation"
 RULE_NAMES = {
-    "source-validation": "source validation (the honest rule)",
+    HONEST: "source validation (the honest rule)",
     "last": "none: the last round",
     "oracle": "oracle: best on the held-out data",
 }
@@ -24,29 +25,24 @@ CLIENTS_SHOWN = 1000
 
 
 def result_section(run: Run) -> Markup:
-    """All selection rules, the one used first, then what the sources' own data says."""
+    """All selection rules, the honest one first, then what the sources' own data says."""
     metrics = (run.result or {}).get("metrics") or {}
-    used = str((run.result or {}).get("selection", "source-validation"))
+    used = str((run.result or {}).get("selection", HONEST))
     held = "held-out domain" if len(run.held_out) == 1 else "held-out domains"
+    same = RULE_NAMES.get(used, used) if not run.held_out else "the kept round"
     lines: list[tuple[str, str, Any]] = []
     if run.held_out:
-        lines.append((held, RULE_NAMES.get(used, used), metrics.get("target")))
-        lines += [
-            (held, RULE_NAMES[rule], metrics.get(key))
-            for rule, key in (("last", "target_last"), ("oracle", "target_oracle"))
-            if rule != used
-        ]
+        honest = metrics.get("target") if used == HONEST else _by_source_validation(run)
+        values = {HONEST: honest, "last": metrics.get("target_last"), "oracle": metrics.get("target_oracle")}
+        values |= {used: metrics.get("target")}
+        lines += [(held, RULE_NAMES.get(rule, rule), found) for rule, found in values.items()]
         worst = metrics.get("worst_domain")
         if isinstance(worst, dict):
-            name = (
-                f"worst held-out domain {listing([worst['domain']])}" if "domain" in worst else "worst domain"
-            )
-            lines.append((name, RULE_NAMES.get(used, used), worst))
-    chosen = RULE_NAMES.get(used, used) if run.held_out or used != "oracle" else used
-    lines.append(("sources: validation data", chosen, metrics.get("source_validation")))
-    lines.append(("sources: test data (in-domain)", chosen, metrics.get("in_domain")))
+            lines.append((f"worst domain of all: {listing([worst.get('domain', '')])}", same, worst))
+    lines.append(("sources: validation data", same, metrics.get("source_validation")))
+    lines.append(("sources: test data (in-domain)", same, metrics.get("in_domain")))
     kept = [(place, rule, values) for place, rule, values in lines if isinstance(values, dict) and values]
-    names = [n for n in _metric_names([values for _, _, values in kept]) if n != "domain"]
+    names = _metric_names([values for _, _, values in kept], first=run.metric)
     if not kept:
         return Markup("")
     rows = [[place, rule, *(number(values.get(n), n) for n in names)] for place, rule, values in kept]
@@ -58,7 +54,7 @@ def result_section(run: Run) -> Markup:
 def domains_section(run: Run) -> Markup:
     """Scores of each domain and split, the held-out ones first."""
     scores = sorted(scores_now(run), key=lambda score: score.get("split") != "target")
-    names = _metric_names([score.get("metrics") or {} for score in scores])
+    names = _metric_names([score.get("metrics") or {} for score in scores], first=run.metric)
     rows = [
         [
             score.get("domain", ""),
@@ -153,8 +149,23 @@ def unfinished_notice(run: Run) -> Markup:
     return tag("p", tag("strong", "Unfinished. "), text, hint, class_="notice", role="status")
 
 
-def _metric_names(found: list[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(name for metrics in found for name in metrics))
+def _by_source_validation(run: Run) -> dict[str, float] | None:
+    """What the honest rule would have given in a run that used another one."""
+    from unseen.evaluation import select
+
+    record = select(run.evaluations, HONEST, "regression" if run.task == "regression" else "classification")
+    targets = [score["metrics"] for score in (record or {}).get("scores", []) if score["split"] == "target"]
+    means = {}
+    for name in targets[0] if targets else ():
+        known = [metrics[name] for metrics in targets if is_number(metrics.get(name))]
+        if known:
+            means[name] = sum(known) / len(known)
+    return means or None
+
+
+def _metric_names(found: list[dict[str, Any]], *, first: str) -> list[str]:
+    names = dict.fromkeys(name for metrics in found for name in metrics if name != "domain")
+    return sorted(names, key=lambda name: name != first)
 
 
 def _flat(config: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:

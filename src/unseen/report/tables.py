@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from unseen.report.wording import NOTHING, SPACE, clock, is_share, method_name, metric_name, number, size
+from unseen.report.wording import (
+    HEADLINE_METRIC,
+    NOTHING,
+    SPACE,
+    clock,
+    is_share,
+    method_name,
+    metric_name,
+    number,
+    size,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,7 +45,7 @@ def result_rows(results: Sequence[dict[str, Any]]) -> tuple[list[str], list[list
 
 def headline_metric(result: dict[str, Any]) -> str:
     """The metric a result is judged by."""
-    return "rmse" if result.get("task") == "regression" else "accuracy"
+    return HEADLINE_METRIC.get(str(result.get("task")), "accuracy")
 
 
 def result_table(results: Sequence[dict[str, Any]]) -> Table:
