@@ -1,0 +1,187 @@
+"""One client's round of FedADG: E0 epochs of classification, then E1 of alternating updates (algorithm 1).
+
+Three parts are trained, each by its own loss and optimiser: the network (F and C), the discriminator and
+the generator. A backward pass fills the gradient of the part in question and of nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from unseen.data import Batch
+from unseen.methods._fedadg_losses import discriminator_loss, extractor_loss, generator_loss
+from unseen.methods._fedadg_parts import SharedParts, draw_fixed_reference
+from unseen.methods._fedadg_settings import FedADGSettings
+from unseen.models import FlatState, Kind
+from unseen.training import ClientWork, TrainingPlan
+from unseen.training.optimisers import make_optimiser
+
+
+class Part:
+    """The parameters under one prefix of a flat state, with an optimiser of their own."""
+
+    def __init__(self, flat: FlatState, plan: TrainingPlan, *, prefix: str = "", lr: float = 1.0) -> None:
+        entries = [
+            entry
+            for entry in flat.layout.entries
+            if entry.kind is Kind.PARAMETER and entry.name.startswith(prefix)
+        ]
+        place = slice(entries[0].start, entries[-1].stop)
+        self.gradient = flat.gradient[place]
+        self.trained = [
+            parameter
+            for name, parameter in flat.module.named_parameters()
+            if name.startswith(prefix) and parameter.requires_grad
+        ]
+        self._optimiser = make_optimiser(
+            replace(plan, lr=plan.lr * lr), flat.parameters[place], self.gradient
+        )
+
+    def minimise(self, loss: Tensor) -> None:
+        """Take one step on `loss`, whatever else it depends on."""
+        self.gradient.zero_()
+        loss.backward(inputs=self.trained)
+        self._optimiser.step()
+
+
+class LocalTraining:
+    """A client's three parts and the steps of algorithm 1.
+
+    discriminator  the client's own, bound to a flat state; None where nothing is aligned
+    """
+
+    def __init__(
+        self,
+        work: ClientWork,
+        settings: FedADGSettings,
+        *,
+        shared: SharedParts,
+        discriminator: FlatState | None,
+    ) -> None:
+        self.work, self.settings, self.shared = work, settings, shared
+        self.network = Part(work.flat, work.plan, prefix="network.")
+        self.discriminator = discriminator
+        if discriminator is not None:
+            self.critic = Part(discriminator, work.plan, lr=settings.discriminator_lr)
+        if shared.generator is not None:
+            self.generator = Part(work.flat, work.plan, prefix="generator.", lr=settings.generator_lr)
+        self._noise = work.generator("fedadg: noise")
+        self._smoothing = settings.smoothing(work.plan)
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._counts: defaultdict[str, int] = defaultdict(int)
+
+    def run(self) -> None:
+        """Do both phases; without a discriminator the second is classification too, on the same batches."""
+        self.shared.train()
+        epochs, plan = self.settings.epochs(self.work.plan), self.work.plan
+        if epochs.warm_up:
+            for batch in self.work.batches(
+                plan=replace(plan, epochs=epochs.warm_up), purpose="fedadg: warm-up"
+            ):
+                self.classification_step(batch)
+        if epochs.adversarial:
+            for batch in self.work.batches(
+                plan=replace(plan, epochs=epochs.adversarial), purpose="fedadg: adversarial"
+            ):
+                if self.discriminator is None:
+                    self.classification_step(batch)
+                else:
+                    self.adversarial_step(batch, self.discriminator.module)
+
+    def means(self) -> dict[str, float]:
+        """Means over the samples of the adversarial phase: losses and the discriminator's scores."""
+        return {name: self._sums[name] / self._counts[name] for name in self._sums}
+
+    def classification_step(self, batch: Batch) -> None:
+        """Step c3: F and C minimise L_err."""
+        loss = self._classification_loss(self.shared.network.features(batch.inputs), batch)
+        self.network.minimise(loss)
+        self.work.meter(loss, batch)
+
+    def adversarial_step(self, batch: Batch, discriminator: nn.Module) -> None:
+        """Steps c5 to c8: F and C, then D, then G, each against what the others have become."""
+        labels = self._labels(batch)
+        self._extractor_step(batch, labels, discriminator)
+        generated = self._reference(labels)
+        self._discriminator_step(batch, labels, generated.detach(), discriminator)
+        if self.shared.generator is not None:
+            loss = generator_loss(discriminator(generated, labels), goal=self.settings.generator_goal)
+            self.generator.minimise(loss)
+            self._note("generator_loss", loss, len(labels))
+
+    def _extractor_step(self, batch: Batch, labels: Tensor, discriminator: nn.Module) -> None:
+        """Step c5: F and C minimise lambda0 * L_adv_f + lambda1 * L_err (equation 5)."""
+        features = self.shared.network.features(batch.inputs)
+        classification = self._classification_loss(features, batch)
+        adversarial = extractor_loss(discriminator(features, labels))
+        lambda0, lambda1 = self.settings.loss_weights
+        loss = lambda0 * adversarial + lambda1 * classification
+        self.network.minimise(loss)
+        self.work.meter(loss, batch)
+        self._note("extractor_loss", adversarial, len(labels))
+        self._note("classification_loss", classification, len(labels))
+
+    def _discriminator_step(
+        self, batch: Batch, labels: Tensor, generated: Tensor, discriminator: nn.Module
+    ) -> None:
+        """Step c7: D minimises L_adv_d on features of the extractor as c5 left it."""
+        with torch.no_grad(), running_statistics_kept(self.shared.network):
+            extracted = self.shared.network.features(batch.inputs)
+        on_extracted, on_generated = discriminator(extracted, labels), discriminator(generated, labels)
+        loss = discriminator_loss(on_extracted, on_generated, form=self.settings.discriminator_loss)
+        self.critic.minimise(loss)
+        self._note("discriminator_loss", loss, len(labels))
+        self._note("score_extracted", on_extracted.mean(), len(labels))
+        self._note("score_generated", on_generated.mean(), len(labels))
+
+    def _classification_loss(self, features: Tensor, batch: Batch) -> Tensor:
+        logits = self.shared.network.head(features)
+        return self.work.task_loss(logits, batch.targets, label_smoothing=self._smoothing)
+
+    def _labels(self, batch: Batch) -> Tensor:
+        """One-hot labels, or no columns at all where alignment is not class-wise."""
+        if not self.settings.one_hot:
+            return batch.inputs.new_empty(len(batch.targets), 0)
+        return F.one_hot(batch.targets, self.shared.network.head.out_features).to(batch.inputs.dtype)
+
+    def _reference(self, labels: Tensor) -> Tensor:
+        """Step c6: noise, uniform on [0, 1), through the generator; or a draw of a fixed distribution."""
+        if self.shared.generator is None:
+            width = self.shared.network.feature_size
+            return draw_fixed_reference(
+                self.settings.reference, len(labels), width, generator=self._noise, device=labels.device
+            )
+        noise = torch.rand(len(labels), self.shared.generator.noise_size, generator=self._noise)
+        features: Tensor = self.shared.generator(noise.to(labels.device), labels)
+        return features
+
+    def _note(self, name: str, value: Tensor, count: int) -> None:
+        self._sums[name] += value.item() * count
+        self._counts[name] += count
+
+
+@contextmanager
+def running_statistics_kept(network: nn.Module) -> Iterator[None]:
+    """Let batch norms use a batch's own statistics without counting it a second time.
+
+    The discriminator must see features made the way the extractor's loss sees them (training mode), yet
+    the pass that makes them for it is the second one of the same batch.
+    """
+    tracking = [
+        layer for layer in network.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats
+    ]
+    for layer in tracking:
+        layer.track_running_stats = False
+    try:
+        yield
+    finally:
+        for layer in tracking:
+            layer.track_running_stats = True

@@ -1,0 +1,115 @@
+"""FedADG's networks: the generator that is shared, the discriminator that never leaves its client."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unseen.errors import UsageError
+from unseen.methods._fedadg_settings import FedADGSettings
+from unseen.models import Network
+
+
+class Generator(nn.Module):
+    """G: noise and label to a feature, through two fully connected layers as wide as the feature."""
+
+    def __init__(self, *, feature: int, noise: int, labels: int, output: Literal["relu", "linear"]) -> None:
+        super().__init__()
+        self.noise_size = noise
+        self.hidden = nn.Linear(noise + labels, feature)
+        self.output = nn.Linear(feature, feature)
+        self.rectify = output == "relu"
+
+    def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
+        """Generate one feature a row."""
+        features: Tensor = self.output(F.relu(self.hidden(torch.cat([noise, labels], dim=1))))
+        return F.relu(features) if self.rectify else features
+
+
+class Discriminator(nn.Module):
+    """D: the probability that a feature was generated, given its label.
+
+    A random projection stands before its two layers (feature-wide, then 1). It is a buffer: drawn once,
+    kept with the discriminator, trained by nothing. Its entries keep squared lengths in expectation.
+    """
+
+    projection: Tensor | None
+
+    def __init__(self, *, feature: int, labels: int, projected: int | None) -> None:
+        super().__init__()
+        drawn = None if projected is None else torch.randn(feature, projected) / projected**0.5
+        self.register_buffer("projection", drawn)
+        self.hidden = nn.Linear((projected or feature) + labels, feature)
+        self.output = nn.Linear(feature, 1)
+
+    def forward(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Score one feature a row, in (0, 1)."""
+        seen = features if self.projection is None else features @ self.projection
+        score: Tensor = self.output(F.relu(self.hidden(torch.cat([seen, labels], dim=1))))
+        return score.sigmoid().squeeze(1)
+
+
+class SharedParts(nn.Module):
+    """What travels: the network (F and C) and, unless the reference is fixed, the generator."""
+
+    def __init__(self, network: Network, generator: Generator | None) -> None:
+        super().__init__()
+        self.network = network
+        self.generator = generator
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits of the network, which is what will be deployed."""
+        logits: Tensor = self.network(inputs)
+        return logits
+
+
+def make_generator(network: Network, settings: FedADGSettings) -> Generator:
+    """Make the generator for a network's features."""
+    return Generator(
+        feature=network.feature_size,
+        noise=settings.noise_size or max(1, network.feature_size // 2),
+        labels=network.head.out_features if settings.one_hot else 0,
+        output=settings.generator_output,
+    )
+
+
+def make_discriminator(network: Network, settings: FedADGSettings) -> Discriminator:
+    """Make a discriminator for a network's features."""
+    return Discriminator(
+        feature=network.feature_size,
+        labels=network.head.out_features if settings.one_hot else 0,
+        projected=projected_size(network, settings),
+    )
+
+
+def projected_size(network: Network, settings: FedADGSettings) -> int | None:
+    """d2, which the paper wants below the feature's d1; None without projection."""
+    if not settings.projection:
+        return None
+    width = network.feature_size
+    projected = settings.projection_size or max(1, width // 4)
+    if projected >= width:
+        raise UsageError(
+            f"projection_size must be below the {width} numbers of a feature, not {projected}: "
+            "lower it or set projection=false"
+        )
+    return projected
+
+
+def draw_fixed_reference(
+    kind: str, count: int, width: int, *, generator: torch.Generator, device: torch.device
+) -> Tensor:
+    """Draw features of a fixed reference: N(0, I), U[-1, 1] or Laplace(1/sqrt 2) (table VIII)."""
+    if kind == "normal":
+        drawn = torch.randn(count, width, generator=generator)
+    elif kind == "uniform":
+        drawn = 2 * torch.rand(count, width, generator=generator) - 1
+    elif kind == "laplace":
+        waiting = torch.empty(2, count, width).exponential_(generator=generator)
+        drawn = (waiting[0] - waiting[1]) / 2**0.5
+    else:
+        raise ValueError(f"{kind!r} is no fixed reference distribution")
+    return drawn.to(device)
