@@ -62,7 +62,8 @@ def methods_block() -> str:
     lines = ["| `--method` | what it does | paper | what leaves a site |", "|---|---|---|---|"]
     for name in METHODS:
         method = METHODS[name]
-        paper = f"{method.paper.authors.split(',')[0]} et al., {method.paper.venue} {method.paper.year}"
+        first, *others = method.paper.authors.split(",")
+        paper = f"{first}{' et al.' if others else ''}, {method.paper.venue} {method.paper.year}"
         lines.append(f"| `{name}` | {method.summary} | {paper} | {', '.join(method.sends)} |")
     return "\n".join(lines)
 
