@@ -1,0 +1,153 @@
+"""CSAC: merge client models layer by layer, then calibrate the merged model against each client's own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import Size, Tensor
+
+from unseen.aggregation import Layer, ServerWork, layer_distances, layerwise_weighted_sum
+from unseen.aggregation.divergence import divergence_weights
+from unseen.data import Batch
+from unseen.errors import UsageError
+from unseen.methods._csac_alignment import AlignmentLoss
+from unseen.methods._csac_projections import Projections, tapped_maps
+from unseen.methods._csac_settings import CSACSettings
+from unseen.methods.base import Method, Paper, register
+from unseen.models import FlatState, Layout, Network
+from unseen.randomness import global_torch_seed
+from unseen.training import ClientWork, Update
+
+LOCAL_MODEL = "local model"
+PROJECTIONS = "projections"
+MOST_SHOWN_LAYERS = 24
+
+
+@register
+class CSAC(Method[CSACSettings]):
+    """Collaborative semantic aggregation and calibration.
+
+    A client's first round is acquisition: it trains its own model (eq. 2), keeps it and sends it. In every
+    later round it calibrates the merged model it receives (eq. 11) against the model it kept, which never
+    changes and is never sent again. The server merges by divergence from the mean (eq. 4).
+    """
+
+    name = "csac"
+    summary = "layer-wise merging by divergence, then calibration against each client's own frozen model"
+    paper = Paper(
+        title="Collaborative Semantic Aggregation and Calibration for Federated Domain Generalization",
+        authors="Yuan, Ma, Chen, Kuang, Wu, Lin",
+        year=2023,
+        venue="IEEE TKDE",
+    )
+    needs_individual_updates = True
+
+    def client(self, work: ClientWork) -> Update:
+        """Acquire in the client's first round, calibrate in all others."""
+        return self._calibrate(work) if LOCAL_MODEL in work.state else self._acquire(work)
+
+    def server(self, work: ServerWork) -> Tensor:
+        """Merge layer by layer: M_l = sum_k p_{l,k} G_{k,l} (eq. 3 and 4)."""
+        settings, updates = self.settings, work.updates
+        layers, distances = layer_distances(
+            updates.rows, updates.layout, metric=settings.metric, grouping=settings.layer
+        )
+        weights = divergence_weights(distances, settings.strategy)
+        shown = shown_layers(layers, updates.layout)
+        work.diagnostics["layers"] = [layers[position].name for position in shown]
+        work.diagnostics["layer_weights"] = [
+            [round(value, 5) for value in row] for row in weights[shown].tolist()
+        ]
+        return layerwise_weighted_sum(updates.rows, weights, layout=updates.layout, grouping=settings.layer)
+
+    def _acquire(self, work: ClientWork) -> Update:
+        """Train on the own data alone, with label smoothing (eq. 2), and keep the result."""
+        settings = self.settings
+        plan = replace(
+            work.plan,
+            epochs=settings.acquisition_epochs,
+            batches_per_epoch=settings.acquisition_batches_per_epoch or work.plan.batches_per_epoch,
+        )
+
+        def loss(batch: Batch) -> Tensor:
+            logits = work.module(batch.inputs)
+            return work.task_loss(logits, batch.targets, label_smoothing=settings.label_smoothing)
+
+        work.fit(loss, plan=plan, purpose="acquisition")
+        update = work.update()
+        work.state[LOCAL_MODEL] = update.weights.clone()
+        return update
+
+    def _calibrate(self, work: ClientWork) -> Update:
+        """Train the merged model on lambda * L_AL + L_AR (eq. 11)."""
+        settings, fused = self.settings, cast(Network, work.module)
+        if settings.aligns:
+            projections, align = self._alignment(work)
+        else:
+            projections, align = None, None
+
+        def loss(batch: Batch) -> Tensor:
+            output = fused.full(batch.inputs)
+            value = torch.zeros((), device=batch.inputs.device)
+            if align is not None:
+                value = value + settings.strength * align(batch.inputs, output)
+            if settings.cross_entropy:
+                value = value + work.task_loss(output.logits, batch.targets)
+            return value
+
+        work.fit(loss, companions=[projections] if projections is not None else [])
+        update = work.update(diagnostics=align.diagnostics() if align is not None else {})
+        if projections is not None and not settings.rebuild_projections:
+            work.state[PROJECTIONS] = projections.read()
+        if settings.partner == "latest":
+            work.state[LOCAL_MODEL] = update.weights.clone()
+        return update
+
+    def _alignment(self, work: ClientWork) -> tuple[FlatState | None, AlignmentLoss]:
+        """Set up the frozen partner and, where inner layers are aligned, the projections."""
+        if self.settings.distance == "mmd" and work.plan.batch_size < 2:
+            raise UsageError("csac compares the features of a batch: use --batch-size 2 or more, not 1")
+        partner = frozen_partner(work)
+        if not self.settings.aligns_maps:
+            return None, AlignmentLoss(self.settings, partner=partner, projections=None)
+        projections = self._projections(work, tap_shapes(work, partner))
+        flat = FlatState(projections.to(work.flat.vector.device))
+        if PROJECTIONS in work.state and not self.settings.rebuild_projections:
+            flat.load(work.state[PROJECTIONS])
+        return flat, AlignmentLoss(self.settings, partner=partner, projections=projections)
+
+    def _projections(self, work: ClientWork, shapes: Sequence[Size]) -> Projections:
+        """Draw projections, the same ones in every round unless they are to be rebuilt."""
+        drawn_in = work.round if self.settings.rebuild_projections else 0
+        with global_torch_seed(work.seed, "csac projections", work.client, drawn_in):
+            return Projections(shapes, channels=self.settings.channels, query_key=self.settings.query_key)
+
+
+def frozen_partner(work: ClientWork) -> Network:
+    """The client's own model: in evaluation mode, without gradients, on tensors of its own."""
+    partner = cast(Network, copy.deepcopy(work.module)).requires_grad_(False)
+    FlatState(partner).load(work.state[LOCAL_MODEL])
+    return partner.eval()
+
+
+@torch.no_grad()
+def tap_shapes(work: ClientWork, network: Network) -> list[Size]:
+    """Shapes of the tapped maps (channels, height, width), from one sample."""
+    sample = work.prepare(work.train.gather(torch.tensor([0])))
+    return [maps.shape[1:] for maps in tapped_maps(network.full(sample.inputs))]
+
+
+def shown_layers(layers: Sequence[Layer], layout: Layout) -> list[int]:
+    """Which layers the records show: those with a kernel or matrix, evenly thinned out in deep networks."""
+    large = {entry.start for entry in layout.entries if len(entry.shape) > 1}
+    found = [
+        number for number, layer in enumerate(layers) if any(place.start in large for place in layer.slices)
+    ]
+    if len(found) <= MOST_SHOWN_LAYERS:
+        return found or list(range(min(len(layers), MOST_SHOWN_LAYERS)))
+    steps = torch.linspace(0, len(found) - 1, MOST_SHOWN_LAYERS).round().long().tolist()
+    return [found[step] for step in steps]
