@@ -9,13 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.nn import functional
 
 from unseen.data import Samples
 from unseen.errors import UsageError
 from unseen.federation import PartitionPlan
 from unseen.methods import METHODS, make_method
-from unseen.methods._mdfl_table import COUNTS, MEANS, SUMS, merge_statistics, renew_table, transferability
+from unseen.methods._mdfl_statistics import COUNTS, SUMS, at_most_of_each
+from unseen.methods._mdfl_table import MEANS, merge_statistics, renew_table, transferability
 from unseen.models import FlatState
 from unseen.randomness import torch_generator
 from unseen.training import TrainingPlan, batch_positions
@@ -144,6 +147,7 @@ def test_the_term_draws_classes_together_across_domains(make_experiment, go):
         {"temperature": 3},
         {"momentum": 0.2},
         {"features_from": "trained"},
+        {"mean_samples": 1},
         {"refresh_every": 2},
     ],
     ids=str,
@@ -213,6 +217,26 @@ def test_samples_of_a_class_that_other_domains_lack_are_left_to_cross_entropy(
     assert acts_on["b"] == 1.0 and 0.5 < acts_on["a"] < 0.8
 
 
+def test_means_of_a_part_leave_the_counts_and_come_near_the_whole(uneven_data, make_experiment, go):
+    whole, _ = go(make_experiment("mdfl", data=uneven_data), "whole", rounds=1)
+    part, _ = go(make_experiment("mdfl", data=uneven_data, settings={"mean_samples": 4}), "part", rounds=1)
+    enough, _ = go(make_experiment("mdfl", data=uneven_data, settings={"mean_samples": 99}), "all", rounds=1)
+    assert torch.equal(part.server[COUNTS], whole.server[COUNTS])
+    assert whole.server[COUNTS].max() > 4
+    assert not torch.equal(part.server[MEANS], whole.server[MEANS])
+    torch.testing.assert_close(enough.server[MEANS], whole.server[MEANS])
+    off = (part.server[MEANS] - whole.server[MEANS]).norm(dim=-1)
+    assert off.max() < 0.3 * whole.server[MEANS].norm(dim=-1).max()
+
+
+@given(groups=st.lists(st.integers(0, 4), min_size=1, max_size=60), most=st.integers(1, 10))
+def test_drawing_takes_the_wanted_number_of_each_group(groups, most):
+    groups = torch.tensor(groups)
+    drawn = at_most_of_each(groups, most, generator=torch.Generator().manual_seed(0))
+    assert drawn.tolist() == sorted(set(drawn.tolist()))
+    assert torch.equal(groups[drawn].bincount(minlength=5), groups.bincount(minlength=5).clamp(max=most))
+
+
 def test_a_pair_that_nobody_reports_keeps_its_mean_and_others_blend():
     state: dict[str, torch.Tensor] = {}
     sums = torch.tensor([[[2.0, 4.0], [0.0, 0.0]], [[3.0, 3.0], [0.0, 0.0]]])
@@ -253,7 +277,14 @@ def test_a_large_table_keeps_its_numbers_out_of_the_records():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"strength": -1}, {"nu": -0.5}, {"temperature": 0}, {"momentum": 1}, {"refresh_every": 0}],
+    [
+        {"strength": -1},
+        {"nu": -0.5},
+        {"temperature": 0},
+        {"momentum": 1},
+        {"refresh_every": 0},
+        {"mean_samples": 0},
+    ],
     ids=str,
 )
 def test_impossible_settings_are_refused(settings):

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SUMS, COUNTS = "class feature sums", "class counts"
-"""What clients send: per (domain, class) pair the sum of features and the number of samples."""
+from unseen.methods._mdfl_statistics import COUNTS, SUMS
+
 MEANS = "class means"
 MOST_PAIRS = 40
 """A transferability matrix with a longer side is not recorded."""

@@ -16,14 +16,13 @@ from torch import Tensor
 from unseen.aggregation import ServerWork
 from unseen.data import Batch
 from unseen.errors import UsageError
-from unseen.methods._mdfl_table import COUNTS, MEANS, SUMS, merge_statistics, renew_table, transferability
+from unseen.methods._mdfl_statistics import COUNTS, SUMS, class_statistics
+from unseen.methods._mdfl_table import MEANS, merge_statistics, renew_table, transferability
 from unseen.methods.base import Method, Paper, register
 from unseen.methods.settings import Settings, setting
 from unseen.models import Network
 from unseen.training import ClientWork, Update
-from unseen.training.boda import Prototypes, boda_loss, class_feature_sums
-
-STATISTICS_BATCH = 256
+from unseen.training.boda import Prototypes, boda_loss
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,9 @@ class MDFLSettings(Settings):
     features_from: Literal["received", "trained"] = setting(
         "received", "take class means from the model as received, or from the client's own after its training"
     )
+    mean_samples: int | None = setting(
+        None, "most samples of a client's (domain, class) pair that its mean is taken from; none = all"
+    )
     refresh_every: int = setting(1, "rounds between new class means; more saves a pass over the data")
 
     def __post_init__(self) -> None:
@@ -51,6 +53,8 @@ class MDFLSettings(Settings):
             raise UsageError(f"setting 'temperature' of mdfl must be above 0, not {self.temperature}")
         if not 0 <= self.momentum < 1:
             raise UsageError(f"setting 'momentum' of mdfl must lie in [0, 1), not {self.momentum}")
+        if self.mean_samples is not None and self.mean_samples < 1:
+            raise UsageError(f"setting 'mean_samples' of mdfl must be at least 1, not {self.mean_samples}")
         if self.refresh_every < 1:
             raise UsageError(f"setting 'refresh_every' of mdfl must be at least 1, not {self.refresh_every}")
 
@@ -75,16 +79,16 @@ class MDFL(Method[MDFLSettings]):
 
     def client(self, work: ClientWork) -> Update:
         """Train on both losses, and send the class sums of the features beside the weights."""
-        if work.train.data.task != "classification":
+        if work.train.task != "classification":
             raise UsageError("mdfl aligns classes, but this task is regression; use another method")
         due = (work.round - 1) % self.settings.refresh_every == 0
         extras: dict[str, Tensor] = {}
         if due and self.settings.features_from == "received":
-            extras = _class_statistics(work)
+            extras = class_statistics(work, most=self.settings.mean_samples)
         term = _BoDATerm(work, self.settings)
         work.fit(term.loss)
         if due and self.settings.features_from == "trained":
-            extras = _class_statistics(work)
+            extras = class_statistics(work, most=self.settings.mean_samples)
         return work.update(extras=extras, diagnostics=term.diagnostics())
 
     def server(self, work: ServerWork) -> Tensor:
@@ -135,20 +139,3 @@ class _BoDATerm:
         if not self._seen:
             return {}
         return {"boda loss": float(self._sum) / self._seen, "boda acts on": self._acting / self._seen}
-
-
-def _class_statistics(work: ClientWork) -> dict[str, Tensor]:
-    """Sum the features of all training samples by (domain, class): evaluation mode, no augmentation."""
-    network, data = cast(Network, work.module), work.train.data
-    shape = (len(data.domains), data.outputs)
-    sums = torch.zeros(*shape, network.feature_size, dtype=torch.float64)
-    counts = torch.zeros(shape, dtype=torch.int64)
-    network.eval()
-    with torch.inference_mode():
-        for positions in torch.arange(len(work.train)).split(STATISTICS_BATCH):
-            batch = work.prepare(work.train.gather(positions))
-            features = network.features(batch.inputs).cpu()
-            part = class_feature_sums(features, batch.targets.cpu(), batch.domains.cpu(), shape=shape)
-            sums += part[0]
-            counts += part[1]
-    return {SUMS: sums.float(), COUNTS: counts}
