@@ -1,8 +1,17 @@
 """The server's arithmetic: pure functions on client updates."""
 
+from unseen.aggregation.coefficients import (
+    Surgery,
+    VisitOrder,
+    align_conflicts,
+    project_conflicts,
+    random_order,
+)
 from unseen.aggregation.distances import LayerDistances, Metric, layer_distances
+from unseen.aggregation.gram import cosines, gram
 from unseen.aggregation.layers import Grouping, Layer, layers_of
 from unseen.aggregation.mean import normalised, weighted_mean
+from unseen.aggregation.signs import SignAgreement, sign_agreement
 from unseen.aggregation.sums import combine_clients, layerwise_weighted_sum, weighted_sum
 from unseen.aggregation.updates import ServerWork, Updates
 
@@ -12,12 +21,21 @@ __all__ = [
     "LayerDistances",
     "Metric",
     "ServerWork",
+    "SignAgreement",
+    "Surgery",
     "Updates",
+    "VisitOrder",
+    "align_conflicts",
     "combine_clients",
+    "cosines",
+    "gram",
     "layer_distances",
     "layers_of",
     "layerwise_weighted_sum",
     "normalised",
+    "project_conflicts",
+    "random_order",
+    "sign_agreement",
     "weighted_mean",
     "weighted_sum",
 ]

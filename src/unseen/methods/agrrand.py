@@ -1,0 +1,41 @@
+"""AgrRand: AgrSum, with noise on the parameters about which the clients disagree."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from unseen.aggregation import ServerWork
+from unseen.methods.agrsum import (
+    DOMAIN_GENERALIZATION_VIA_GRADIENT_SURGERY,
+    AgreementSettings,
+    agreed_step,
+)
+from unseen.methods.base import Method, register
+from unseen.models import Kind
+
+
+@register
+class AgrRand(Method[AgreementSettings]):
+    """As AgrSum where all signs agree; elsewhere Normal(0, mean |agreed entries|).
+
+    A parameter that no client moved (frozen, or dead) gets no noise.
+    """
+
+    name = "agrrand"
+    summary = "averages client updates where all their signs agree and moves the other parameters at random"
+    paper = DOMAIN_GENERALIZATION_VIA_GRADIENT_SURGERY
+    needs_individual_updates = True
+
+    def server(self, work: ServerWork) -> Tensor:
+        """Take AgrSum's step and add noise of the agreed entries' size where clients disagree."""
+        merged, agreement = agreed_step(work, reduction=self.settings.reduction)
+        trained = work.updates.layout.extent(Kind.PARAMETER)
+        agreed = int(agreement.agree.sum())
+        moved = (merged[trained] - work.weights[trained]).abs_().sum(dtype=torch.float64)
+        scale = float(moved) / agreed if agreed else 0.0
+        conflict = agreement.conflict.nonzero().squeeze(1)
+        noise = torch.randn(len(conflict), generator=work.generator("noise on disagreement"))
+        merged[trained].index_add_(0, conflict, noise, alpha=scale)
+        work.diagnostics["noise_scale"] = scale
+        return merged

@@ -1,0 +1,66 @@
+"""AgrSum: a parameter moves only where all clients want it to move the same way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from unseen.aggregation import ServerWork, SignAgreement, combine_clients, sign_agreement
+from unseen.methods.base import Method, Paper, register
+from unseen.methods.settings import Settings, setting
+from unseen.models import Kind
+
+DOMAIN_GENERALIZATION_VIA_GRADIENT_SURGERY = Paper(
+    title="Domain Generalization via Gradient Surgery",
+    authors="Mansilla, Echeveste, Milone, Ferrante",
+    year=2021,
+    venue="ICCV",
+)
+
+
+@dataclass(frozen=True)
+class AgreementSettings(Settings):
+    """Settings of AgrSum and AgrRand."""
+
+    reduction: Literal["mean", "sum"] = setting(
+        "mean",
+        "mean of the updates, which keeps the length of a federated step, or their sum as in the paper",
+    )
+
+
+@register
+class AgrSum(Method[AgreementSettings]):
+    """Sum (here by default the mean) of g_k = w_k - w where all signs agree, 0 elsewhere.
+
+    Agreement is a matter of parameters; batch-norm statistics are averaged.
+    """
+
+    name = "agrsum"
+    summary = "averages client updates where all their signs agree and leaves the other parameters alone"
+    paper = DOMAIN_GENERALIZATION_VIA_GRADIENT_SURGERY
+    needs_individual_updates = True
+
+    def server(self, work: ServerWork) -> Tensor:
+        """Add up the updates, then put the parameters back on which signs differ."""
+        merged, _ = agreed_step(work, reduction=self.settings.reduction)
+        return merged
+
+
+def agreed_step(work: ServerWork, *, reduction: Literal["mean", "sum"]) -> tuple[Tensor, SignAgreement]:
+    """The global state moved where all clients agree, and where that is (over the parameters)."""
+    updates = work.updates
+    trained = updates.layout.extent(Kind.PARAMETER)
+    agreement = sign_agreement(updates.rows, work.weights, trained)
+    share = 1 / len(updates) if reduction == "mean" else 1.0
+    merged = combine_clients(
+        updates.rows,
+        work.weights,
+        torch.full((len(updates),), share, dtype=torch.float64),
+        layout=updates.layout,
+    )
+    torch.where(agreement.agree, merged[trained], work.weights[trained], out=merged[trained])
+    work.diagnostics["agreeing_fraction"] = agreement.fraction
+    return merged, agreement

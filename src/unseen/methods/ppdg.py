@@ -1,0 +1,65 @@
+"""PPDG: where two clients pull in opposite directions, the server moves one a little towards the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from unseen.aggregation import ServerWork, align_conflicts, combine_clients, gram, random_order
+from unseen.errors import UsageError
+from unseen.methods.base import Method, Paper, register
+from unseen.methods.settings import Settings, setting
+from unseen.models import Kind
+
+
+@dataclass(frozen=True)
+class PPDGSettings(Settings):
+    """Settings of PPDG."""
+
+    strength: float = setting(
+        0.1,
+        "lambda: how far a conflicting client moves towards the other, at least 0 (plain mean), below 0.5; "
+        "paper: 0.1 Camelyon17 and Poverty, 0.05 FMoW, 0.2 TerraIncognita, 0.001 Rotated MNIST",
+    )
+    always: bool = setting(False, "align every pair, in conflict or not (ablation of the paper's table 6)")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.strength < 0.5:
+            raise UsageError(
+                f"PPDG's strength must be at least 0 and below 0.5, not {self.strength}: its convergence is "
+                "proved only there (paper, equations 8 and 11), and from 0.5 on a client is pushed past the "
+                "one it should meet"
+            )
+
+
+@register
+class PPDG(Method[PPDGSettings]):
+    """Gradient alignment on the server (algorithm 1): w <- w + mean_i g^_i with g_k = w_k - w.
+
+    Conflicts are looked for in the parameters alone; batch-norm statistics are averaged.
+    """
+
+    name = "ppdg"
+    summary = "moves clients whose updates conflict towards each other before averaging them"
+    paper = Paper(
+        title="Privacy-Preserving Constrained Domain Generalization via Gradient Alignment",
+        authors="Tian, Li, Wang, Wang",
+        year=2021,
+        venue="arXiv 2105.08511",
+    )
+    needs_individual_updates = True
+
+    def server(self, work: ServerWork) -> Tensor:
+        """Align conflicting updates in random order, then take their mean (algorithm 1)."""
+        updates = work.updates
+        aligned = align_conflicts(
+            gram(updates.rows, work.weights, updates.layout.extent(Kind.PARAMETER)),
+            strength=self.settings.strength,
+            order=random_order(updates.clients, work.generator("order of alignment")),
+            always=self.settings.always,
+        )
+        work.diagnostics.update(aligned.diagnostics(steps="alignment_steps"))
+        return combine_clients(
+            updates.rows, work.weights, aligned.coefficients.mean(dim=0), layout=updates.layout
+        )
