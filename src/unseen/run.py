@@ -140,13 +140,19 @@ class _Run:
             "rounds": config.rounds,
             **outcome,
             "seconds": round(self.checkpoint.seconds, 3),
-            "privacy": [*self.setup.experiment.method.sends, "validation metrics"],
+            "privacy": self._what_left(),
         }
         tensors = self.flat.layout.tensors(self.checkpoint.selected)
         save_model(self.folder.model, tensors, self._card())
         write_json(self.folder.result, values)
         write_report(self.folder.path)
         return RunResult(self.folder.path, values)
+
+    def _what_left(self) -> list[str]:
+        """The kinds of values that left clients, preparation and evaluation included."""
+        encoding = self.setup.encoding
+        prepared = ["sums and level counts of table columns"] if encoding else []
+        return [*prepared, *self.setup.experiment.method.sends, "validation metrics"]
 
     def _card(self) -> ModelCard:
         setup, experiment = self.setup, self.setup.experiment

@@ -10,7 +10,7 @@ import typer
 from unseen.cli.console import INTERRUPTED, messages, print_json, results
 
 METHODS = ("deepall", "fedavg")
-SETTINGS = {"data": "rotated-digits", "hold_out": "75", "rounds": 15, "local_epochs": 2}
+SETTINGS = {"data": "rotated-digits", "hold_out": "75", "rounds": 10, "local_epochs": 5, "lr": 0.05}
 
 
 def demo_command(

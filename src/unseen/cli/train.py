@@ -158,7 +158,10 @@ def train_command(  # noqa: PLR0917 (one parameter an option)
         bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=_WHERE)
     ] = False,
 ) -> None:
-    """Train one model on some domains and judge it on one that took no part."""
+    """Train one model on some domains and judge it on one that took no part.
+
+    DATA is a named data set (`unseen list data`), a folder domain/class/image, or a table (.csv, .parquet).
+    """
     given = {
         name: value
         for name, value in locals().items()

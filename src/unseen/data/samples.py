@@ -22,10 +22,15 @@ class Batch(NamedTuple):
 
 
 class Samples:
-    """A view on some rows of a data set; gathering a batch copies just that batch."""
+    """A view on some rows of a data set; gathering a batch copies just that batch.
+
+    task, classes, domain_names  what the data set says of itself; its other rows cannot be asked for
+    """
 
     def __init__(self, data: DataSet, indices: Indices) -> None:
-        self.data = data
+        self.task = data.task
+        self.classes = data.classes
+        self.domain_names = data.domains
         self._inputs = _as_tensor(data.inputs)
         self._targets = _as_tensor(data.targets)
         self._domains = _as_tensor(data.domain_of)

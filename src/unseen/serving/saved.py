@@ -89,9 +89,9 @@ def model_file(path: Path) -> Path:
     return file
 
 
-def load_model(path: Path) -> SavedModel:
+def load_model(path: str | Path) -> SavedModel:
     """Load a model from a run folder or a model file."""
-    file = model_file(path)
+    file = model_file(Path(path))
     card, tensors = _read(file)
     module = _module(card)
     try:

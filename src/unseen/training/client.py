@@ -88,7 +88,7 @@ class ClientWork:
 
     def task_loss(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float | None = None) -> Tensor:
         """Cross-entropy (with the plan's label smoothing unless given), or squared error for regression."""
-        if self.train.data.task == "regression":
+        if self.train.task == "regression":
             return F.mse_loss(outputs.squeeze(1), targets)
         smoothing = self.plan.label_smoothing if label_smoothing is None else label_smoothing
         return F.cross_entropy(outputs, targets, label_smoothing=smoothing)
