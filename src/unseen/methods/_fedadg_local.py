@@ -108,16 +108,14 @@ class LocalTraining:
 
     def adversarial_step(self, batch: Batch, discriminator: nn.Module) -> None:
         """Steps c5 to c8: F and C, then D, then G, each against what the others have become."""
-        labels = self._labels(batch)
-        self._extractor_step(batch, labels, discriminator)
-        generated = self._reference(labels)
-        self._discriminator_step(batch, labels, generated.detach(), discriminator)
+        labels = self.labels(batch)
+        self.extractor_step(batch, labels, discriminator)
+        generated = self.reference(labels)
+        self.discriminator_step(batch, labels, generated.detach(), discriminator)
         if self.shared.generator is not None:
-            loss = generator_loss(discriminator(generated, labels), goal=self.settings.generator_goal)
-            self.generator.minimise(loss)
-            self._note("generator_loss", loss, len(labels))
+            self.generator_step(labels, generated, discriminator)
 
-    def _extractor_step(self, batch: Batch, labels: Tensor, discriminator: nn.Module) -> None:
+    def extractor_step(self, batch: Batch, labels: Tensor, discriminator: nn.Module) -> None:
         """Step c5: F and C minimise lambda0 * L_adv_f + lambda1 * L_err (equation 5)."""
         features = self.shared.network.features(batch.inputs)
         classification = self._classification_loss(features, batch)
@@ -129,10 +127,10 @@ class LocalTraining:
         self._note("extractor_loss", adversarial, len(labels))
         self._note("classification_loss", classification, len(labels))
 
-    def _discriminator_step(
+    def discriminator_step(
         self, batch: Batch, labels: Tensor, generated: Tensor, discriminator: nn.Module
     ) -> None:
-        """Step c7: D minimises L_adv_d on features of the extractor as c5 left it."""
+        """Step c7: D minimises L_adv_d (equation 2) on features of the extractor as c5 left it."""
         with torch.no_grad(), running_statistics_kept(self.shared.network):
             extracted = self.shared.network.features(batch.inputs)
         on_extracted, on_generated = discriminator(extracted, labels), discriminator(generated, labels)
@@ -142,17 +140,19 @@ class LocalTraining:
         self._note("score_extracted", on_extracted.mean(), len(labels))
         self._note("score_generated", on_generated.mean(), len(labels))
 
-    def _classification_loss(self, features: Tensor, batch: Batch) -> Tensor:
-        logits = self.shared.network.head(features)
-        return self.work.task_loss(logits, batch.targets, label_smoothing=self._smoothing)
+    def generator_step(self, labels: Tensor, generated: Tensor, discriminator: nn.Module) -> None:
+        """Step c8: G minimises L_adv_g (equation 4) on the noise of c6, against D as c7 left it."""
+        loss = generator_loss(discriminator(generated, labels), goal=self.settings.generator_goal)
+        self.generator.minimise(loss)
+        self._note("generator_loss", loss, len(labels))
 
-    def _labels(self, batch: Batch) -> Tensor:
+    def labels(self, batch: Batch) -> Tensor:
         """One-hot labels, or no columns at all where alignment is not class-wise."""
         if not self.settings.one_hot:
             return batch.inputs.new_empty(len(batch.targets), 0)
         return F.one_hot(batch.targets, self.shared.network.head.out_features).to(batch.inputs.dtype)
 
-    def _reference(self, labels: Tensor) -> Tensor:
+    def reference(self, labels: Tensor) -> Tensor:
         """Step c6: noise, uniform on [0, 1), through the generator; or a draw of a fixed distribution."""
         if self.shared.generator is None:
             width = self.shared.network.feature_size
@@ -162,6 +162,10 @@ class LocalTraining:
         noise = torch.rand(len(labels), self.shared.generator.noise_size, generator=self._noise)
         features: Tensor = self.shared.generator(noise.to(labels.device), labels)
         return features
+
+    def _classification_loss(self, features: Tensor, batch: Batch) -> Tensor:
+        logits = self.shared.network.head(features)
+        return self.work.task_loss(logits, batch.targets, label_smoothing=self._smoothing)
 
     def _note(self, name: str, value: Tensor, count: int) -> None:
         self._sums[name] += value.item() * count

@@ -40,7 +40,7 @@ class FedADGSettings(Settings):
     discriminator_lr: float = setting(0.7, "learning rate of the discriminator, as a multiple of --lr")
     reference: Literal["generator", "normal", "uniform", "laplace", "none"] = setting(
         "generator",
-        "what features are aligned to: the shared generator or a fixed distribution (normal, uniform, laplace); "
+        "what features are aligned to: the shared generator, or draws that are normal, uniform or laplace; "
         "none = no alignment at all",
     )
     one_hot: bool = setting(True, "whether generator and discriminator get the label (class-wise alignment)")
