@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from unseen.api import RunResult, load_model, train
+    from unseen.api import RunResult, from_arrays, load_model, train
 
-__all__ = ["RunResult", "__version__", "load_model", "train"]
+__all__ = ["RunResult", "__version__", "from_arrays", "load_model", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from unseen.config import RunConfig
+from unseen.data import DataSet, from_arrays
 from unseen.engine import Listener
 from unseen.run import RunResult, default_folder, run
 from unseen.serving import load_model
 
-__all__ = ["RunResult", "load_model", "train"]
+__all__ = ["RunResult", "from_arrays", "load_model", "train"]
 
 
 def train(
-    data: str | Path,
+    data: str | Path | DataSet,
     *,
     hold_out: str | Sequence[str],
     out: str | Path | None = None,
@@ -25,7 +26,7 @@ def train(
 ) -> RunResult:
     """Train on all domains but the held-out ones and judge the model on those.
 
-    data      a named data set, a folder domain/class/image, or a table file
+    data      a named data set, a folder domain/class/image, a table file, or what `from_arrays` made
     hold_out  one domain or several
     out       run folder; made under runs/ if not given
     resume    go on with the run in `out`
@@ -33,6 +34,9 @@ def train(
 
     Returns what the command writes: `values` (result.json), `metrics`, `folder`, and `model` to use at once.
     """
-    config = RunConfig.from_mapping({"data": str(data), "hold_out": hold_out, **options})
+    held = data if isinstance(data, DataSet) else None
+    config = RunConfig.from_mapping(
+        {"data": held.name if held else str(data), "hold_out": hold_out, **options}
+    )
     folder = Path(out) if out is not None else default_folder(config, resume=resume)
-    return run(config, out=folder, resume=resume, listener=listener)
+    return run(config, out=folder, resume=resume, listener=listener, data=held)

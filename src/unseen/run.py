@@ -12,6 +12,7 @@ import torch
 
 from unseen import __version__
 from unseen.config import RunConfig
+from unseen.data import DataSet
 from unseen.engine import (
     Checkpoint,
     Engine,
@@ -55,13 +56,23 @@ class RunResult:
         return load_model(self.folder)
 
 
-def run(config: RunConfig, *, out: Path, resume: bool = False, listener: Listener | None = None) -> RunResult:
-    """Run (or, with `resume`, continue) the training that `config` describes, in the folder `out`."""
+def run(
+    config: RunConfig,
+    *,
+    out: Path,
+    resume: bool = False,
+    listener: Listener | None = None,
+    data: DataSet | None = None,
+) -> RunResult:
+    """Run (or, with `resume`, continue) the training that `config` describes, in the folder `out`.
+
+    data  samples already in memory, in place of those that the configuration names
+    """
     listener = listener or Listener()
     folder = RunFolder(out)
     if not (resume and folder.holds_run):
         folder.require_free()
-    setup = prepare_run(config, listener)
+    setup = prepare_run(config, listener, data)
     torch.set_num_threads(setup.hands.threads)
     with folder.locked():
         if folder.holds_run:

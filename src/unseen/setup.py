@@ -44,10 +44,13 @@ class Setup:
     run_id: str
 
 
-def prepare_run(config: RunConfig, listener: Listener) -> Setup:
-    """Resolve a configuration. Cheap checks come first, so that a wrong name costs no decoding."""
+def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = None) -> Setup:
+    """Resolve a configuration; `data` stands in for loading what it names.
+
+    Cheap checks come first, so that a wrong name costs no decoding.
+    """
     method = _check_names(config)
-    data = load_data(_request(config, listener))
+    data = data or load_data(_request(config, listener))
     if len(data.domains) < 2:
         raise UnseenError(
             f"{data.name} has one domain only ({data.domains[0]}); hold one out and train on others: "

@@ -1,5 +1,6 @@
 """Domains come in: folders, tables, arrays, the named benchmark sets; splits; transforms."""
 
+from unseen.data.arrays import from_arrays
 from unseen.data.dataset import Column, DataSet, Indices, Task
 from unseen.data.samples import Batch, Samples
 from unseen.data.sources import SOURCES, DataRequest, Source, list_sources, load_data
@@ -14,6 +15,7 @@ __all__ = [
     "Samples",
     "Source",
     "Task",
+    "from_arrays",
     "list_sources",
     "load_data",
 ]
