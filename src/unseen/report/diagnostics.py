@@ -1,11 +1,12 @@
 """Whatever numbers a method recorded about itself, drawn by their shape alone.
 
-A number a round becomes a line, a short list a round a line for each entry, a long list the bars of
-the last round, a matrix the heat map of the last round.
+A number a round becomes a line, numbers by client or a short list a line for each entry (for a crowd of
+clients their mean), a long list the bars of the last round, a matrix the heat map of the last round.
 """
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from unseen.report.charts import bars, heat_map, line_chart
@@ -39,6 +40,8 @@ def _draw(name: str, records: list[dict[str, Any]]) -> tuple[str, AnyChart] | No
     if is_number(value):
         points = [(record["round"], record["diagnostics"][name]) for record in records]
         return shown, line_chart([point for point in points if is_number(point[1])], label=shown)
+    if isinstance(value, dict) and any(map(is_number, value.values())):
+        return shown, _client_lines(name, records)
     if _is_matrix(value):
         return f"{shown}, round {last['round']}", _matrix(value, last)
     if isinstance(value, list) and any(map(is_number, value)):
@@ -75,6 +78,24 @@ def _lines(name: str, records: list[dict[str, Any]]) -> AnyChart:
     ]
     chart = curve_chart(rows, metric=name.replace("_", " "), selected=None)
     return chart.properties(height=200)
+
+
+def _client_lines(name: str, records: list[dict[str, Any]]) -> AnyChart:
+    found = [
+        (record["round"], {client: value for client, value in entries.items() if is_number(value)})
+        for record in records
+        if isinstance(entries := record["diagnostics"][name], dict)
+    ]
+    if len({client for _, values in found for client in values}) > MOST_LINES:
+        found = [
+            (number, {"mean of the clients": fmean(values.values())}) for number, values in found if values
+        ]
+    rows = [
+        {"round": number, "series": client, "role": "entry", "value": value}
+        for number, values in found
+        for client, value in values.items()
+    ]
+    return curve_chart(rows, metric=name.replace("_", " "), selected=None).properties(height=200)
 
 
 def _bars(values: list[Any], record: dict[str, Any]) -> AnyChart:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from unseen.report import classes, costs, curves, diagnostics, scatter
+from unseen.report import classes, costs, curves, diagnostics, scatter, transferability
 from unseen.report.runs import Run
 
 if TYPE_CHECKING:
@@ -63,6 +63,12 @@ FIGURES: dict[str, Figure] = {
     "time": Figure("Time", "Seconds spent in each round.", costs.time_per_round, width="third"),
     "bytes": Figure(
         "Traffic", "What travelled in each round, over all clients.", costs.bytes_per_round, width="third"
+    ),
+    "transferability": Figure(
+        "Transferability of classes between domains",
+        "A circle is one class of one domain, its size the number of samples. Circles of a class that lie "
+        "together share their features across domains.",
+        transferability.transferability_graph,
     ),
     "diagnostics": Figure(
         "Inside the method",
