@@ -25,7 +25,7 @@ class FedADGSettings(Settings):
     """Settings of FedADG."""
 
     adversarial_weight: float = setting(
-        0.85, "lambda0: weight of the adversarial term for the extractor (paper 0.85, released code 0.15)"
+        0.15, "lambda0: weight of the adversarial term for the extractor (paper 0.85, released code 0.15)"
     )
     classification_weight: float | None = setting(
         None, "lambda1: weight of the cross-entropy beside it; none = 1 - adversarial_weight"
