@@ -21,7 +21,8 @@ def from_arrays(
 ) -> DataSet:
     """Make a data set of arrays.
 
-    inputs   images as uint8 (n, height, width) or (n, height, width, channels), or numbers (n, columns), used as they are
+    inputs   images as uint8 (n, height, width) or (n, height, width, channels),
+             or numbers (n, columns), used as they are
     targets  class names or numbers (integers, booleans, text), or floating point values for regression
     domains  the name of each sample's domain
     """

@@ -15,6 +15,11 @@ _PADDED_BELOW = 20
 """Images smaller than this are padded at 5x5 convolutions, or nothing would be left of them."""
 
 
+_MNIST_PIXELS = ((0.1307,), (0.3081,))
+"""Mean and standard deviation of MNIST's pixels."""
+_COLOUR_PIXELS = ((0.5,), (0.5,))
+
+
 def mnist_cnn(facts: ModelFacts) -> StagedNetwork:
     """Two 5x5 convolutions (32, 64) with pooling and two fully connected layers: CSAC's MNIST CNN.
 
@@ -29,7 +34,10 @@ def mnist_cnn(facts: ModelFacts) -> StagedNetwork:
         "conv2": nn.Sequential(nn.Conv2d(32, 64, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()),
         "hidden": nn.Sequential(nn.Flatten(), nn.Linear(64 * rows * columns, 100), nn.ReLU()),
     }
-    return StagedNetwork(stages, head=nn.Linear(100, facts.outputs), taps=("conv1", "conv2"))
+    network = StagedNetwork(stages, head=nn.Linear(100, facts.outputs), taps=("conv1", "conv2"))
+    grey = channels == 1
+    network.pixel_mean, network.pixel_std = _MNIST_PIXELS if grey else _COLOUR_PIXELS
+    return network
 
 
 def lenet(facts: ModelFacts) -> StagedNetwork:
