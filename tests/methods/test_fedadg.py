@@ -81,8 +81,8 @@ def _literal_client(experiment, module, critic):
     def batches(epochs, order):
         for _ in range(epochs):
             for positions in batch_positions(len(samples), PLAN.batch_size, generator=order):
-                batch = samples.gather(positions)
-                yield batch.inputs.float() / 255, batch.targets
+                batch = experiment.prepare(samples.gather(positions))
+                yield batch.inputs, batch.targets
 
     network.train()
     for x, y in batches(1, draw("fedadg: warm-up: order")):
