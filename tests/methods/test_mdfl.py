@@ -290,3 +290,12 @@ def test_a_large_table_keeps_its_numbers_out_of_the_records():
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(UsageError, match=next(iter(settings))):
         make_method("mdfl", settings)
+
+
+def test_regression_is_refused_with_the_reason(make_experiment, make_tiny_data, go):
+    data = make_tiny_data()
+    values = replace(
+        data, task="regression", targets=data.targets.astype(np.float32), classes=(), fingerprint=""
+    )
+    with pytest.raises(UsageError, match=r"classes.*regression"):
+        go(make_experiment("mdfl", data=values), rounds=1)
