@@ -11,15 +11,19 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-BLOCK_BYTES = 3 * 2**19
-"""Size of a float64 block: most of the second-level cache of today's cores."""
-NARROWEST = 16
-"""Columns of a block when there are very many clients: one line of cache of float32."""
+BLOCK_BYTES = 1_120_000
+"""Size of a float64 block: half the second-level cache of a core, beside the float32 that streams in."""
+LINE = 8
+"""Columns of float64 in a line of cache."""
 
 
 def block_width(clients: int, *, block_bytes: int = BLOCK_BYTES) -> int:
-    """How many columns of that many clients make a block."""
-    return max(NARROWEST, block_bytes // (8 * max(clients, 1)))
+    """How many columns of that many clients make a block: an odd number of cache lines.
+
+    With an even one, above all a power of two, the rows of a block compete for the same places in the cache.
+    """
+    lines = block_bytes // (8 * LINE * max(clients, 1))
+    return LINE * max(1, lines - 1 + lines % 2)
 
 
 def block_slices(extent: slice, width: int) -> Iterator[slice]:

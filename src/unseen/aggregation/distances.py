@@ -6,6 +6,7 @@ differ by 0.1 %, a Gram matrix of raw float32 weights is wrong by up to 73 %.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import torch
@@ -64,18 +65,16 @@ def layer_distances(
 def _square_sum(rows: Tensor, layer: Layer, width: int | None) -> Tensor:
     """Sum of (w_k - avg)^2 over a layer, for every client."""
     total = torch.zeros(len(rows), dtype=torch.float64)
-    for extent in layer.slices:
-        for _, block in difference_blocks(rows, rows[0], extent, width=width):
-            total += torch.linalg.vector_norm(_centre(block)[1], dim=1).square_()
+    for _, _, centred in _centred_blocks(rows, layer, width):
+        total += torch.linalg.vector_norm(centred, dim=1).square_()
     return total
 
 
 def _absolute_sum(rows: Tensor, layer: Layer, width: int | None) -> Tensor:
     """Sum of |w_k - avg| over a layer, for every client."""
     total = torch.zeros(len(rows), dtype=torch.float64)
-    for extent in layer.slices:
-        for _, block in difference_blocks(rows, rows[0], extent, width=width):
-            total += torch.linalg.vector_norm(_centre(block)[1], ord=1, dim=1)
+    for _, _, centred in _centred_blocks(rows, layer, width):
+        total += torch.linalg.vector_norm(centred, ord=1, dim=1)
     return total
 
 
@@ -88,13 +87,11 @@ def _cosine_distance(rows: Tensor, layer: Layer, width: int | None) -> Tensor:
     mean_square = torch.zeros((), dtype=torch.float64)
     products = torch.zeros(len(rows), dtype=torch.float64)
     squares = torch.zeros_like(products)
-    for extent in layer.slices:
-        for columns, block in difference_blocks(rows, rows[0], extent, width=width):
-            shift, centred = _centre(block)
-            mean = shift.add_(rows[0, columns])
-            mean_square += mean.dot(mean)
-            products += centred @ mean
-            squares += torch.linalg.vector_norm(centred, dim=1).square_()
+    for columns, shift, centred in _centred_blocks(rows, layer, width):
+        mean = shift.add_(rows[0, columns])
+        mean_square += mean.dot(mean)
+        products += centred @ mean
+        squares += torch.linalg.vector_norm(centred, dim=1).square_()
     own_square = mean_square + 2 * products + squares
     lengths = (mean_square * own_square.clamp_(min=0)).sqrt_()
     inner = mean_square + products
@@ -105,7 +102,10 @@ def _cosine_distance(rows: Tensor, layer: Layer, width: int | None) -> Tensor:
     return torch.where(lengths > 0, distance, torch.where(both_zero, 0.0, 1.0))
 
 
-def _centre(block: Tensor) -> tuple[Tensor, Tensor]:
-    """Subtract the clients' mean in place; return it and the block."""
-    mean = torch.full((len(block),), 1 / len(block), dtype=torch.float64) @ block
-    return mean, block.sub_(mean)
+def _centred_blocks(rows: Tensor, layer: Layer, width: int | None) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Yield (columns, mean of the clients less the first client, clients less their mean) of a layer."""
+    share = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)
+    for extent in layer.slices:
+        for columns, block in difference_blocks(rows, rows[0], extent, width=width):
+            mean = share @ block
+            yield columns, mean, block.sub_(mean)
