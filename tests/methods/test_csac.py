@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -191,8 +192,8 @@ def test_calibration_sends_the_calibrated_model_and_nothing_else(calibration):
     assert not torch.equal(update.weights, frozen) and not torch.equal(update.weights, work.start)
 
 
+@pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed")
 def test_batch_statistics_of_the_frozen_model_stay_too(calibration):
-    pytest.importorskip("timm")
     method, work = calibration(model="resnet18")
     state = work.flat.read()
     work.state[LOCAL_MODEL] = state.clone()
