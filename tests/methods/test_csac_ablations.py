@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from test_csac import STEP, calibration_work, client_work
 
 from unseen.data import DataSet
 from unseen.errors import UsageError
-from unseen.methods import make_method
+from unseen.methods import METHODS, describe_settings, make_method
 from unseen.methods._csac_alignment import pair_weights
 from unseen.methods._csac_projections import Projections
 from unseen.methods.csac import LOCAL_MODEL, PROJECTIONS
@@ -260,3 +262,14 @@ def test_batches_of_one_are_refused_and_a_client_with_one_sample_is_not(calibrat
 def test_settings_that_cannot_be_meant_are_refused(settings, words):
     with pytest.raises(UsageError, match=words):
         make_method("csac", settings)
+
+
+def test_the_page_lists_every_setting_with_its_default_and_only_valid_ablations():
+    page = (Path(__file__).parents[2] / "docs" / "methods" / "csac.md").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"^\| `(\w+)` \| (\S+) \|", page, re.MULTILINE))
+    settings = describe_settings(METHODS["csac"].settings_type())
+    assert listed == {name: str(default).lower() for name, default, _ in settings}
+    rows = re.findall(r"^\| ((?:table|figure) [^|]*) \| `--set (\w+)=(\S+)` \|$", page, re.MULTILINE)
+    assert len(rows) == 13
+    for row, name, value in rows:
+        assert make_method("csac", {name: value}).settings != make_method("csac").settings, row
