@@ -45,7 +45,16 @@ def global_torch_seed(seed: int, purpose: str, *keys: Key) -> Iterator[None]:
     """
     import torch
 
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(derive_seed(seed, purpose, *keys))
+    derived = derive_seed(seed, purpose, *keys)
+    generators = [torch.default_generator]
+    if torch.cuda.is_available():
+        torch.cuda.init()
+        generators += list(torch.cuda.default_generators)
+    before = [generator.get_state() for generator in generators]
+    for generator in generators:
+        generator.manual_seed(derived)
+    try:
         yield
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)

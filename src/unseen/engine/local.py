@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from unseen.engine.allocator import keep_freed_memory
 from unseen.engine.base import Reply
 from unseen.engine.experiment import EvaluationSet, Experiment, Workspace
 from unseen.engine.states import StateStore
@@ -21,6 +22,7 @@ class LocalEngine:
     notes: tuple[str, ...] = ()
 
     def __init__(self, experiment: Experiment, states: StateStore) -> None:
+        keep_freed_memory()
         self.workspace = Workspace(experiment)
         self.states = states
         self._rows = torch.empty(0)

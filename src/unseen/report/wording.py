@@ -20,9 +20,8 @@ METRIC_NAMES = {
     "worst_class_accuracy": "worst class accuracy",
 }
 METHOD_NAMES = {
-    "csac": "CSAC", "deepall": "DeepAll", "fedadg": "FedADG", "fedavg": "FedAvg", "fedavgm": "FedAvgM",
-    "feddg-ga": "FedDG-GA", "fedprox": "FedProx", "fedsr": "FedSR", "moon": "MOON", "pcgrad": "PCGrad",
-    "ppdg": "PPDG", "scaffold": "SCAFFOLD",
+    "agrrand": "AgrRand", "agrsum": "AgrSum", "csac": "CSAC", "cwt": "CWT", "deepall": "DeepAll",
+    "fedadg": "FedADG", "fedavg": "FedAvg", "mdfl": "MDFL", "pcgrad": "PCGrad", "ppdg": "PPDG",
 }  # fmt: skip
 
 
