@@ -161,7 +161,7 @@ class ClientWork:
 
 
 def _all_finite(values: Tensor) -> bool:
-    """Whether all numbers are finite: a finite sum shows it in one pass, only a doubtful one is looked into."""
+    """Whether all numbers are finite: a finite sum shows it in one pass; else each is looked at."""
     return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
 
 
