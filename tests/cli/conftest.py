@@ -1,4 +1,4 @@
-"""Calling commands inside the test process, which is fast, or as processes of their own, which can be killed."""
+"""Calling commands inside the test process, which is fast, or as processes, which can be killed."""
 
 from __future__ import annotations
 

@@ -27,7 +27,14 @@ def test_json_and_run_folder(unseen, tmp_path):
     assert expected <= set(result)
     assert {"target", "target_oracle", "source_validation", "in_domain"} <= set(result["metrics"])
     folder = tmp_path / "r1"
-    for name in ("config.toml", "records.jsonl", "result.json", "model.safetensors", "report.html", "checkpoints"):
+    for name in (
+        "config.toml",
+        "records.jsonl",
+        "result.json",
+        "model.safetensors",
+        "report.html",
+        "checkpoints",
+    ):
         assert (folder / name).exists(), name
     assert list((folder / "figures").glob("*.png"))
     assert {**json.loads((folder / "result.json").read_text()), "folder": "r1"} == result
@@ -51,7 +58,6 @@ def test_table_for_people_and_quiet_when_piped(unseen):
 def test_workers_give_the_same_bits(unseen, tmp_path):
     for workers in (1, 2):
         assert unseen(*RUN, "--workers", workers, "--out", f"w{workers}", "--json").code == 0
-    assert load_file(tmp_path / "w1/model.safetensors").keys() == load_file(tmp_path / "w2/model.safetensors").keys()
     assert _weights(tmp_path / "w1") == _weights(tmp_path / "w2")
 
 

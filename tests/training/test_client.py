@@ -38,7 +38,9 @@ def test_local_training_equals_a_literal_loop(make_experiment):
         for positions in batch_positions(len(samples), 4, generator=order):
             batch = samples.gather(positions)
             optimiser.zero_grad()
-            loss = F.cross_entropy(plain((batch.inputs.float() / 255 - 0.5) / 0.5), batch.targets, label_smoothing=0.1)
+            loss = F.cross_entropy(
+                plain((batch.inputs.float() / 255 - 0.5) / 0.5), batch.targets, label_smoothing=0.1
+            )
             loss.backward()
             optimiser.step()
             losses.append(loss.item() * len(positions))
