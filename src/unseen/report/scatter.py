@@ -34,15 +34,17 @@ def _scatter(pairs: list[tuple[float, float]]) -> AnyChart:
     numbers = [value for pair in pairs for value in pair]
     low, high = min(numbers), max(numbers)
     margin = 0.04 * (high - low) or 1.0
-    scale = alt.Scale(domain=[low - margin, high + margin], nice=False)
+    scale = alt.Scale(domain=[low - margin, high + margin], nice=False, zero=False)
     ticks = alt.Axis(tickCount=5)
     diagonal = alt.Chart(inline([{"truth": end, "predicted": end} for end in scale["domain"]]))
     rows = [{"truth": truth, "predicted": guess} for truth, guess in pairs]
     dots = alt.Chart(inline(rows)).mark_circle(style="main", size=26, opacity=0.5)
+    across = alt.X("truth:Q", title="truth", scale=scale, axis=ticks)
+    up = alt.Y("predicted:Q", title="predicted", scale=scale, axis=ticks)
     encoded = dots.encode(
-        x=alt.X("truth:Q", title="truth", scale=scale, axis=ticks),
-        y=alt.Y("predicted:Q", title="predicted", scale=scale, axis=ticks),
+        x=across,
+        y=up,
         tooltip=[alt.Tooltip("truth:Q", format=".4~r"), alt.Tooltip("predicted:Q", format=".4~r")],
     )
-    line = diagonal.mark_line(style="guide").encode(x="truth:Q", y="predicted:Q")
+    line = diagonal.mark_line(style="guide").encode(x=across, y=up)
     return alt.layer(line, encoded).properties(width="container", height=320)
