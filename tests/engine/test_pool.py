@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from unseen.engine import LocalEngine, StateStore
+from unseen.engine import LocalEngine, RoundStart, StateStore
 from unseen.engine.choose import choose_hands
 from unseen.engine.pool import WorkerEngine
 from unseen.engine.sharing import MappedArray, Scratch
@@ -36,7 +36,7 @@ def engines(make_experiment, tmp_path):
 def _round(engine, clients=(0, 1, 2)):
     seen = []
     start = engine.workspace.flat.read()
-    rows, replies = engine.train(clients, round=1, weights=start, received={}, progress=seen.append)
+    rows, replies = engine.train(clients, RoundStart(1, start, progress=seen.append))
     return rows.clone(), replies, sum(seen)
 
 

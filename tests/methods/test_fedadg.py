@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from unseen.data import Samples
-from unseen.engine import Workspace
+from unseen.engine import RoundStart, Workspace
 from unseen.methods._fedadg_local import LocalTraining
 from unseen.methods._fedadg_losses import discriminator_loss, extractor_loss, generator_loss
 from unseen.methods._fedadg_parts import make_discriminator
@@ -35,9 +35,7 @@ def _normed_network():
 
 
 def _train(workspace, start, state, *, position=0, round=1):
-    return workspace.train_client(
-        position, state, round=round, weights=start, received={}, progress=lambda _: None
-    )
+    return workspace.train_client(position, state, RoundStart(round, start))
 
 
 def _fresh_discriminator(experiment, client):

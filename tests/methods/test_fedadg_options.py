@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from unseen.data import DataSet
-from unseen.engine import Workspace
+from unseen.engine import RoundStart, Workspace
 from unseen.errors import UsageError
 from unseen.methods import make_method
 from unseen.methods._fedadg_parts import draw_fixed_reference, make_discriminator
@@ -27,9 +27,7 @@ def _network_weights(experiment, checkpoint):
 
 
 def _train(workspace, start, state, *, position=0, round=1):
-    return workspace.train_client(
-        position, state, round=round, weights=start, received={}, progress=lambda _: None
-    )
+    return workspace.train_client(position, state, RoundStart(round, start))
 
 
 def _discriminator(experiment, state):

@@ -7,16 +7,14 @@ import torch
 from torch.nn import functional as F
 
 from unseen.data import Samples
-from unseen.engine import Workspace
+from unseen.engine import RoundStart, Workspace
 from unseen.errors import UsageError
 from unseen.training import TrainingPlan, batch_positions, reason_to_reject
 
 
 def _train(workspace, *, seed_state=None, round=1, position=0):
     start = workspace.flat.read() if seed_state is None else seed_state
-    return workspace.train_client(
-        position, {}, round=round, weights=start, received={}, progress=lambda _: None
-    )
+    return workspace.train_client(position, {}, RoundStart(round, start))
 
 
 def test_local_training_equals_a_literal_loop(make_experiment):

@@ -3,7 +3,7 @@
 from unseen.engine.base import Engine, Reply
 from unseen.engine.checkpoint import Checkpoint
 from unseen.engine.choose import Hands, choose_hands, make_engine
-from unseen.engine.experiment import Experiment, Workspace, choose_device
+from unseen.engine.experiment import Experiment, RoundStart, Workspace, choose_device
 from unseen.engine.folder import RunFolder
 from unseen.engine.listener import Listener
 from unseen.engine.local import LocalEngine
@@ -21,6 +21,7 @@ __all__ = [
     "Record",
     "Records",
     "Reply",
+    "RoundStart",
     "Rounds",
     "RunFolder",
     "Schedule",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
-from unseen.engine.experiment import EvaluationSet, Workspace
+from unseen.engine.experiment import EvaluationSet, RoundStart, Workspace
 from unseen.evaluation import Tally
 from unseen.training import Update
 
@@ -35,15 +35,7 @@ class Engine(Protocol):
     def notes(self) -> tuple[str, ...]:
         """Remarks for the records."""
 
-    def train(
-        self,
-        clients: Sequence[int],
-        *,
-        round: int,
-        weights: Tensor,
-        received: Mapping[str, Tensor],
-        progress: Callable[[int], None],
-    ) -> tuple[Tensor, list[Reply]]:
+    def train(self, clients: Sequence[int], start: RoundStart) -> tuple[Tensor, list[Reply]]:
         """Let the clients at these positions work; return their states as rows, and their replies.
 
         Row i is the `weights` of reply i; the matrix is reused in the next round.

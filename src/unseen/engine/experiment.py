@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -91,6 +91,25 @@ def merge_parts(
     return [merged[key] for key in sets]
 
 
+def _unheard(samples: int) -> None:
+    """Report progress to nobody."""
+
+
+@dataclass(frozen=True)
+class RoundStart:
+    """What every client of a round is given.
+
+    weights   the global state to start from
+    received  what else the server sent with it
+    progress  called with the number of samples after every batch
+    """
+
+    round: int
+    weights: Tensor
+    received: Mapping[str, Tensor] = field(default_factory=dict)
+    progress: Callable[[int], None] = _unheard
+
+
 class Workspace:
     """One process's copy of the shared module, reused in place by every client and evaluation."""
 
@@ -105,32 +124,28 @@ class Workspace:
         self,
         position: int,
         state: MutableMapping[str, Tensor],
-        *,
-        round: int,
-        weights: Tensor,
-        received: Mapping[str, Tensor],
-        progress: Callable[[int], None],
+        start: RoundStart,
     ) -> Update:
         """Run the method's client half for one client, from the server's weights."""
         experiment = self.experiment
         client = experiment.federation[position]
-        self.flat.load(weights)
+        self.flat.load(start.weights)
         work = ClientWork(
             client=client.name,
-            round=round,
+            round=start.round,
             seed=experiment.seed,
             module=self.module,
             flat=self.flat,
-            start=weights,
+            start=start.weights,
             train=Samples(experiment.data, client.train),
             validation=Samples(experiment.data, client.validation),
             plan=experiment.plan,
             prepare=experiment.prepare,
-            received=received,
+            received=start.received,
             state=state,
-            progress=progress,
+            progress=start.progress,
         )
-        with global_torch_seed(experiment.seed, "dropout", client.name, round):
+        with global_torch_seed(experiment.seed, "dropout", client.name, start.round):
             update = experiment.method.client(work)
         undeclared = set(update.extras) - set(experiment.method.sends)
         if undeclared:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unseen.engine.allocator import keep_freed_memory
 from unseen.engine.base import Reply
-from unseen.engine.experiment import EvaluationSet, Experiment, Workspace
+from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart, Workspace
 from unseen.engine.states import StateStore
 from unseen.evaluation import Tally
 
@@ -27,33 +27,18 @@ class LocalEngine:
         self.states = states
         self._rows = torch.empty(0)
 
-    def train(
-        self,
-        clients: Sequence[int],
-        *,
-        round: int,
-        weights: Tensor,
-        received: Mapping[str, Tensor],
-        progress: Callable[[int], None],
-    ) -> tuple[Tensor, list[Reply]]:
+    def train(self, clients: Sequence[int], start: RoundStart) -> tuple[Tensor, list[Reply]]:
         """Let the clients work in turn."""
-        if self._rows.shape != (len(clients), len(weights)):
-            self._rows = torch.empty(len(clients), len(weights))
+        shape = (len(clients), len(start.weights))
+        if self._rows.shape != shape:
+            self._rows = torch.empty(shape)
         names = self.workspace.experiment.federation.names
         replies = []
         for row, position in zip(self._rows, clients, strict=True):
-            name = names[position]
-            train = partial(
-                self.workspace.train_client,
-                position,
-                round=round,
-                weights=weights,
-                received=received,
-                progress=progress,
-            )
-            update = self.states.with_state(name, round=round, do=train)
+            train = partial(self.workspace.train_client, position, start=start)
+            update = self.states.with_state(names[position], round=start.round, do=train)
             row.copy_(update.weights)
-            replies.append(Reply(name, replace(update, weights=row)))
+            replies.append(Reply(names[position], replace(update, weights=row)))
         return self._rows, replies
 
     def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[Tally]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any, cast
@@ -19,7 +19,14 @@ import torch
 from torch import Tensor
 
 from unseen.engine.base import Reply
-from unseen.engine.experiment import EvaluationPart, EvaluationSet, Experiment, Workspace, merge_parts
+from unseen.engine.experiment import (
+    EvaluationPart,
+    EvaluationSet,
+    Experiment,
+    RoundStart,
+    Workspace,
+    merge_parts,
+)
 from unseen.engine.sharing import Scratch, as_arrays, as_tensors
 from unseen.engine.states import StateStore
 from unseen.engine.worker import EvaluateTask, SharedExperiment, TrainTask, work
@@ -88,28 +95,20 @@ class WorkerEngine:
             f"the update matrix ({self._rows.nbytes / 2**30:.1f} GiB) does not fit into memory: it is a file",
         )
 
-    def train(
-        self,
-        clients: Sequence[int],
-        *,
-        round: int,
-        weights: Tensor,
-        received: Mapping[str, Tensor],
-        progress: Callable[[int], None],
-    ) -> tuple[Tensor, list[Reply]]:
+    def train(self, clients: Sequence[int], start: RoundStart) -> tuple[Tensor, list[Reply]]:
         """Let the clients work, the one with most samples first."""
-        self._weights.copy_(weights)
+        self._weights.copy_(start.weights)
         federation = self.workspace.experiment.federation
         names = [federation.names[position] for position in clients]
-        sent = as_arrays(received)
+        sent = as_arrays(start.received)
         tasks = [
-            TrainTask(position, row, round, sent, self.states.versions.get(names[row]))
+            TrainTask(position, row, start.round, sent, self.states.versions.get(names[row]))
             for row, position in enumerate(clients)
         ]
         sizes = federation.train_sizes
         longest_first = sorted(tasks, key=lambda task: -sizes[task.position])
         replies: dict[int, Reply] = {}
-        for task, answer in self._map(longest_first, progress):
+        for task, answer in self._map(longest_first, start.progress):
             name = names[task.row]
             if answer.version is not None:
                 self.states.versions[name] = answer.version

@@ -17,7 +17,7 @@ from torch import Tensor
 from unseen.aggregation import ServerWork, Updates
 from unseen.engine.base import Engine, Reply
 from unseen.engine.checkpoint import Checkpoint
-from unseen.engine.experiment import EvaluationSet, Experiment
+from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart
 from unseen.engine.folder import RunFolder
 from unseen.engine.listener import Listener
 from unseen.engine.records import Record, Records
@@ -102,9 +102,8 @@ class Rounds:
         bytes_down = 0
         for group in groups:
             received = experiment.method.broadcast(self.checkpoint.server)
-            rows, replies = self.engine.train(
-                group, round=number, weights=weights, received=received, progress=self.listener.samples_done
-            )
+            start = RoundStart(number, weights, received, self.listener.samples_done)
+            rows, replies = self.engine.train(group, start)
             sound = self._sound_replies(number, replies)
             work = ServerWork(
                 round=number,

@@ -12,7 +12,7 @@ import torch
 
 from unseen.data import DataSet
 from unseen.engine.allocator import keep_freed_memory
-from unseen.engine.experiment import EvaluationPart, Experiment, Workspace
+from unseen.engine.experiment import EvaluationPart, Experiment, RoundStart, Workspace
 from unseen.engine.sharing import Array, MappedArray, as_arrays, as_tensors
 from unseen.engine.states import StateStore
 from unseen.evaluation import Tally
@@ -115,14 +115,8 @@ class _Worker:
         name = self.workspace.experiment.federation.names[task.position]
         if task.version is not None:
             self.states.versions[name] = task.version
-        train = partial(
-            self.workspace.train_client,
-            task.position,
-            round=task.round,
-            weights=self.weights,
-            received=as_tensors(task.received),
-            progress=self._count,
-        )
+        start = RoundStart(task.round, self.weights, as_tensors(task.received), self._count)
+        train = partial(self.workspace.train_client, task.position, start=start)
         update = self.states.with_state(name, round=task.round, do=train)
         self.rows[task.row].copy_(update.weights)
         light = replace(update, weights=torch.empty(0), extras={})
