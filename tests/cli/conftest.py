@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -38,6 +39,11 @@ def unseen(monkeypatch, capsys, tmp_path) -> Callable[..., Answer]:
     return call
 
 
+def _hear_ctrl_c() -> None:
+    """A job in the background of a script is started deaf to it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def start_unseen(tmp_path) -> Callable[..., subprocess.Popen[str]]:
     """Start a command as a process."""
@@ -49,6 +55,7 @@ def start_unseen(tmp_path) -> Callable[..., subprocess.Popen[str]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=_hear_ctrl_c,  # noqa: PLW1509 (no threads here)
         )
 
     return start
