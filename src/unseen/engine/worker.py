@@ -83,13 +83,12 @@ def work(number: int, pipe: Connection, shared: SharedExperiment) -> None:
     except Exception as error:
         pipe.send(error)
         return
-    pipe.send("ready")
-    while True:
-        try:
-            task = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(worker.serve(task))
+    try:
+        pipe.send("ready")
+        while True:
+            pipe.send(worker.serve(pipe.recv()))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
 
 
 class _Worker:
