@@ -20,8 +20,8 @@ from typing import Any
 from measure import as_process, interleaved, median_ratio, options, report
 
 WORK = {
-    "W1": {"batch": 64, "epochs": 5, "clients": 5, "images": 1000, "rounds": 4, "steps": 5 * 5 * 16},
-    "W2": {"batch": 20, "epochs": 1, "clients": 20, "images": 60, "rounds": 81, "steps": 20 * 3 * 20},
+    "W1": {"batch": 64, "epochs": 5, "clients": 5, "images": 1000, "rounds": 3, "steps": 5 * 5 * 8},
+    "W2": {"batch": 20, "epochs": 1, "clients": 20, "images": 60, "rounds": 31, "steps": 20 * 3 * 10},
 }
 THROUGHPUT = "images per second"
 PER_CPU = "images per CPU second"
