@@ -163,7 +163,6 @@ class Workspace:
         tally = make_tally(
             experiment.data.task,
             experiment.data.outputs,
-            target_mean=experiment.target_mean,
             target_scale=experiment.target_scale,
         )
         return evaluate(self.deployed, samples, prepare=experiment.prepare, tally=tally)

@@ -83,12 +83,11 @@ class ClassificationTally:
 
 @dataclass
 class RegressionTally:
-    """Moments of truth and prediction, in the target's own unit (model outputs are standardised).
+    """Moments of standardised truth and prediction; `scale` brings the error back to the target's own unit.
 
-    The moments are held around the sources' mean target, so that large offsets do not cancel.
+    Standardised by the sources' mean and deviation, the moments of large targets do not cancel.
     """
 
-    mean: float = 0.0
     scale: float = 1.0
     moments: Tensor = field(default_factory=lambda: torch.zeros(7, dtype=torch.float64))
 
@@ -118,8 +117,8 @@ class RegressionTally:
         return {"pearson_r": pearson, "rmse": math.sqrt(error / n) * self.scale, "loss": error / n}
 
 
-def make_tally(task: Task, outputs: int, *, target_mean: float = 0.0, target_scale: float = 1.0) -> Tally:
+def make_tally(task: Task, outputs: int, *, target_scale: float = 1.0) -> Tally:
     """Make an empty tally for a task."""
     if task == "classification":
         return ClassificationTally(outputs)
-    return RegressionTally(target_mean, target_scale)
+    return RegressionTally(target_scale)
