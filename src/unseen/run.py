@@ -181,6 +181,7 @@ class _Run:
             data=experiment.data.name,
             held_out=setup.config.hold_out,
             run_id=setup.run_id,
+            sources=experiment.federation.sources,
         )
 
     def _start_facts(self) -> dict[str, Any]:

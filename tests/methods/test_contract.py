@@ -16,7 +16,8 @@ pytestmark = pytest.mark.parametrize("method", list(METHODS))
 
 def test_two_rounds_train_a_usable_model(method, make_experiment, go):
     experiment = make_experiment(method)
-    start = experiment.method.build(experiment.network, seed=0)
+    sources = experiment.federation.sources
+    start = experiment.method.build_for(experiment.network, sources=sources, seed=0)
     before = torch.cat([value.flatten().clone() for value in start.parameters()])
     checkpoint, records = go(experiment, rounds=2)
     assert torch.isfinite(checkpoint.weights).all()

@@ -116,7 +116,10 @@ class Workspace:
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
         device = experiment.prepare.device
-        self.module: nn.Module = experiment.method.build(experiment.network, seed=experiment.seed).to(device)
+        module = experiment.method.build_for(
+            experiment.network, sources=experiment.federation.sources, seed=experiment.seed
+        )
+        self.module: nn.Module = module.to(device)
         self.flat = FlatState(self.module)
         self.deployed = experiment.method.deployed(self.module)
 

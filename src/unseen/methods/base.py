@@ -40,7 +40,7 @@ class Method(ABC, Generic[S]):
     needs_individual_updates  whether the server half looks at single clients' states; where it does not,
                               sums suffice and secure summation can serve it
     sends                     the kinds of values that leave a client, for the privacy record; `Update.extras`
-                              may only have keys named here
+                              may only have keys named here; where settings decide, set on the instance
     """
 
     name: ClassVar[str]
@@ -48,7 +48,7 @@ class Method(ABC, Generic[S]):
     paper: ClassVar[Paper]
     topology: ClassVar[Topology] = "parallel"
     needs_individual_updates: ClassVar[bool] = False
-    sends: ClassVar[tuple[str, ...]] = ("model weights", "number of samples")
+    sends: tuple[str, ...] = ("model weights", "number of samples")
 
     def __init__(self, settings: S) -> None:
         self.settings = settings
@@ -68,6 +68,14 @@ class Method(ABC, Generic[S]):
         Every process calls it, so that whatever it adds must be drawn from `seed` alone.
         """
         return network
+
+    def build_for(self, network: Network, *, sources: Sequence[str], seed: int) -> nn.Module:
+        """Make the module knowing the source domains' names; by default `build`, which needs none of them.
+
+        Engines and saved models call this one. Override it where the module has a part for every domain, and
+        leave `network` as it is: it may be asked for again.
+        """
+        return self.build(network, seed=seed)
 
     def deployed(self, module: nn.Module) -> Network:
         """The network inside `module` that is evaluated, saved and exported."""

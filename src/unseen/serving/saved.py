@@ -27,6 +27,7 @@ class ModelCard:
     """What a user of the weights has to know.
 
     encoding  how rows of a table become inputs (None for images)
+    sources   the domains that the model was trained on
     """
 
     model: str
@@ -42,6 +43,7 @@ class ModelCard:
     data: str
     held_out: tuple[str, ...]
     run_id: str
+    sources: tuple[str, ...] = ()
 
     @property
     def normalise(self) -> Normalise:
@@ -122,4 +124,4 @@ def _read(file: Path) -> tuple[ModelCard, dict[str, Tensor]]:
 
 def _module(card: ModelCard) -> nn.Module:
     network = build_model(card.model, ModelFacts(card.input_shape, card.outputs), seed=0)
-    return make_method(card.method, card.settings).build(network, seed=0)
+    return make_method(card.method, card.settings).build_for(network, sources=card.sources, seed=0)
