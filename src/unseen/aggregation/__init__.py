@@ -10,12 +10,14 @@ from unseen.aggregation.coefficients import (
 from unseen.aggregation.distances import LayerDistances, Metric, layer_distances
 from unseen.aggregation.gram import cosines, gram
 from unseen.aggregation.layers import Grouping, Layer, layers_of
-from unseen.aggregation.mean import normalised, weighted_mean
+from unseen.aggregation.mean import WEIGHTING, Weighting, client_weights, normalised, weighted_mean
 from unseen.aggregation.signs import SignAgreement, sign_agreement
+from unseen.aggregation.steps import step_towards
 from unseen.aggregation.sums import combine_clients, layerwise_weighted_sum, weighted_sum
 from unseen.aggregation.updates import ServerWork, Updates
 
 __all__ = [
+    "WEIGHTING",
     "Grouping",
     "Layer",
     "LayerDistances",
@@ -25,7 +27,9 @@ __all__ = [
     "Surgery",
     "Updates",
     "VisitOrder",
+    "Weighting",
     "align_conflicts",
+    "client_weights",
     "combine_clients",
     "cosines",
     "gram",
@@ -36,6 +40,7 @@ __all__ = [
     "project_conflicts",
     "random_order",
     "sign_agreement",
+    "step_towards",
     "weighted_mean",
     "weighted_sum",
 ]

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from unseen.models import Kind, Layout
+
+Weighting = Literal["samples", "uniform"]
+WEIGHTING = "weigh clients by their number of samples, or all alike"
+"""What a method's setting of that type means."""
+
+
+def client_weights(samples: Tensor, weighting: Weighting) -> Tensor:
+    """How much each client counts, not yet scaled to sum to one."""
+    return samples if weighting == "samples" else torch.ones_like(samples)
 
 
 def normalised(weights: Tensor) -> Tensor:

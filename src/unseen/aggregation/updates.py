@@ -43,8 +43,10 @@ class Updates:
 class ServerWork:
     """Everything a server half may use.
 
+    rounds       how many rounds the run has, for what changes over them; none = not known
     weights      the global state before this round
     state        the server's own memory, kept from round to round
+    population   how many clients the federation has, those of this round or not; 0 = not told
     diagnostics  filled by the method with numbers that show what it did, for the records
     """
 
@@ -52,8 +54,10 @@ class ServerWork:
     seed: int
     weights: Tensor
     updates: Updates
+    rounds: int | None = None
     state: MutableMapping[str, Tensor] = field(default_factory=dict)
     diagnostics: dict[str, Any] = field(default_factory=dict)
+    population: int = 0
 
     def generator(self, purpose: str) -> torch.Generator:
         """Make the server's generator for a purpose in this round."""

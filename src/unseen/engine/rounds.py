@@ -107,10 +107,12 @@ class Rounds:
             sound = self._sound_replies(number, replies)
             work = ServerWork(
                 round=number,
+                rounds=self.schedule.rounds,
                 seed=experiment.seed,
                 weights=weights,
                 updates=self._updates(rows, replies, sound),
                 state=self.checkpoint.server,
+                population=len(experiment.federation),
             )
             bytes_down += len(group) * (weights.nbytes + sum(value.nbytes for value in received.values()))
             weights = experiment.method.server(work)

@@ -2,6 +2,7 @@
 
 from unseen.training.batches import Preparation, batch_positions
 from unseen.training.client import ClientWork, DivergedError, Update, reason_to_reject
+from unseen.training.effective_steps import effective_steps
 from unseen.training.plan import Optimiser, TrainingPlan
 
 __all__ = [
@@ -12,5 +13,6 @@ __all__ = [
     "TrainingPlan",
     "Update",
     "batch_positions",
+    "effective_steps",
     "reason_to_reject",
 ]
