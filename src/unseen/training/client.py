@@ -93,18 +93,24 @@ class ClientWork:
         smoothing = self.plan.label_smoothing if label_smoothing is None else label_smoothing
         return F.cross_entropy(outputs, targets, label_smoothing=smoothing)
 
-    def batches(self, *, plan: TrainingPlan | None = None, purpose: str = "training") -> Iterator[Batch]:
-        """Yield prepared training batches of all epochs of a plan (the client's own unless given).
+    def batches(
+        self,
+        *,
+        plan: TrainingPlan | None = None,
+        purpose: str = "training",
+        samples: Samples | None = None,
+    ) -> Iterator[Batch]:
+        """Yield prepared batches of all epochs of a plan, over samples; both are the client's own unless given.
 
         Two passes in one round need two purposes, or they would draw the same order.
         """
         order, augment = self.generator(f"{purpose}: order"), self.generator(f"{purpose}: augmentation")
-        plan = plan or self.plan
+        plan, samples = plan or self.plan, self.train if samples is None else samples
         for _ in range(plan.epochs):
             for positions in batch_positions(
-                len(self.train), plan.batch_size, generator=order, batches=plan.batches_per_epoch
+                len(samples), plan.batch_size, generator=order, batches=plan.batches_per_epoch
             ):
-                yield self.prepare(self.train.gather(positions), augment)
+                yield self.prepare(samples.gather(positions), augment)
                 self._steps += 1
                 self._samples_seen += len(positions)
                 self.progress(len(positions))
@@ -119,12 +125,14 @@ class ClientWork:
         *,
         plan: TrainingPlan | None = None,
         purpose: str = "training",
+        samples: Samples | None = None,
         companions: Sequence[FlatState] = (),
         adjust_gradient: AdjustGradient | None = None,
     ) -> None:
         """Train the shared module on `loss`.
 
         plan             the client's own unless given
+        samples          the client's training samples unless given
         companions       modules that are trained along and stay on the client (bound to flat states)
         adjust_gradient  called with the flat parameters and gradient of the shared module before every step,
                          to change the gradient in place (proximal terms, control variates)
@@ -134,7 +142,7 @@ class ClientWork:
         optimisers = [make_optimiser(plan, flat.parameters, flat.gradient) for flat in trained]
         for flat in trained:
             flat.module.train()
-        for batch in self.batches(plan=plan, purpose=purpose):
+        for batch in self.batches(plan=plan, purpose=purpose, samples=samples):
             for flat in trained:
                 flat.gradient.zero_()
             value = loss(batch)
