@@ -20,8 +20,10 @@ METRIC_NAMES = {
     "worst_class_accuracy": "worst class accuracy",
 }
 METHOD_NAMES = {
-    "agrrand": "AgrRand", "agrsum": "AgrSum", "csac": "CSAC", "cwt": "CWT", "deepall": "DeepAll",
-    "fedadg": "FedADG", "fedavg": "FedAvg", "mdfl": "MDFL", "pcgrad": "PCGrad", "ppdg": "PPDG",
+    "agrrand": "AgrRand", "agrsum": "AgrSum", "copa": "COPA", "csac": "CSAC", "cwt": "CWT",
+    "deepall": "DeepAll", "fedadg": "FedADG", "fedavg": "FedAvg", "fedcmi": "FedCMI", "feddg": "FedDG",
+    "fedl2r": "FedL2R", "fedprox": "FedProx", "fedsr": "FedSR", "mdfl": "MDFL", "moon": "MOON",
+    "pcgrad": "PCGrad", "ppdg": "PPDG",
 }  # fmt: skip
 
 
