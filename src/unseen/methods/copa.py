@@ -1,0 +1,132 @@
+"""COPA: one extractor for all, one classifier a domain; features must serve the others' classifiers too.
+
+What is deployed is the common extractor with all classifiers answering together. See docs/methods/copa.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from unseen.aggregation import ServerWork, normalised
+from unseen.data import Batch
+from unseen.errors import UsageError
+from unseen.methods._copa_heads import Average, FrozenHeads, ensemble_of, head_places, with_heads
+from unseen.methods._means import RunningMeans
+from unseen.methods.base import Method, Paper, register
+from unseen.methods.settings import Settings, setting
+from unseen.models import Network
+from unseen.training import ClientWork, Update
+
+COUNTS = "number of samples by domain"
+
+
+@dataclass(frozen=True)
+class COPASettings(Settings):
+    """Settings of COPA."""
+
+    strength: float = setting(
+        1.0, "weight of the losses under the other domains' frozen classifiers; 0 = own classifier only"
+    )
+    ensemble: Average = setting(
+        "probabilities", "what the deployed model averages over classifiers: probabilities or logits"
+    )
+    weighting: Literal["samples", "uniform"] = setting(
+        "samples", "weigh clients by their number of samples, or all alike"
+    )
+
+    def __post_init__(self) -> None:
+        if self.strength < 0:
+            raise UsageError(f"setting 'strength' of copa must not be negative, not {self.strength}")
+
+
+@register
+class COPA(Method[COPASettings]):
+    """Collaborative optimization and aggregation, without its hybrid batch-instance normalisation.
+
+    A client of domain k trains the extractor F and its classifier C_k on
+    L(C_k(F(x)), y) + strength * sum_{j != k} L(C_j(F(x)), y) with every C_j frozen as it arrived. The server
+    averages F, and puts every C_k in its place as its own clients left it.
+    """
+
+    name = "copa"
+    summary = "shared extractor, a classifier for every domain, frozen ones of the others in local training"
+    paper = Paper(
+        title="Collaborative Optimization and Aggregation for Decentralized Domain Generalization "
+        "and Adaptation",
+        authors="Wu, Gong",
+        year=2021,
+        venue="ICCV",
+    )
+    needs_individual_updates = True
+    sends = ("model weights", "number of samples", COUNTS)
+
+    def build_for(self, network: Network, *, sources: Sequence[str], seed: int) -> nn.Module:
+        """Give the network one classifier a source domain, in the order of their names."""
+        return with_heads(network, sorted(sources), average=self.settings.ensemble)
+
+    def client(self, work: ClientWork) -> Update:
+        """Train the extractor and the own classifier; the other classifiers only judge."""
+        loss = _CollaborativeLoss(work, strength=self.settings.strength)
+        work.fit(loss)
+        counts = loss.places[work.train.domains].bincount(minlength=len(loss.ensemble.domains))
+        return work.update(extras={COUNTS: counts}, diagnostics=loss.means.result())
+
+    def server(self, work: ServerWork) -> Tensor:
+        """Average the extractors; merge every classifier over the clients of its domain."""
+        updates = work.updates
+        counts = torch.stack([extras[COUNTS] for extras in updates.extras]).double()
+        samples = updates.samples
+        if self.settings.weighting == "uniform":
+            counts, samples = counts.sign(), torch.ones_like(samples)
+        merged = updates.mean(samples)
+        heads = head_places(updates.layout)
+        for domain, places in heads.items():
+            for place in places:
+                merged[place] = (
+                    normalised(counts[:, domain]).float() @ updates.rows[:, place]
+                    if counts[:, domain].any()
+                    else work.weights[place]
+                )
+        work.diagnostics["spread of the classifiers"] = _spread(merged, list(heads.values()))
+        return merged
+
+
+class _CollaborativeLoss:
+    """A client's loss on a batch, and a record of its two parts.
+
+    places  the position of every domain of the data in the ensemble
+    """
+
+    def __init__(self, work: ClientWork, *, strength: float) -> None:
+        self.work, self.strength = work, strength
+        self.network = cast(Network, work.module)
+        self.ensemble = ensemble_of(work.module)
+        self.frozen = FrozenHeads(self.ensemble)
+        known = self.ensemble.domains
+        self.places = torch.tensor([known.index(n) if n in known else -1 for n in work.train.domain_names])
+        self.means = RunningMeans()
+
+    def __call__(self, batch: Batch) -> Tensor:
+        features = self.network.features(batch.inputs)
+        places = self.places.to(batch.domains.device)[batch.domains]
+        own = self.work.task_loss(self.ensemble.own(features, places), batch.targets)
+        self.means.add("loss of the own classifier", own, samples=len(places))
+        others = self.frozen.count - 1
+        if not others or not self.strength:
+            return own
+        answers = self.frozen.others(features, places)
+        frozen = self.work.task_loss(answers, batch.targets.repeat_interleave(others))
+        self.means.add("loss of the other classifiers", frozen, samples=len(places))
+        return own + self.strength * others * frozen
+
+
+def _spread(weights: Tensor, heads: list[list[slice]]) -> float:
+    """How far classifiers lie from their mean, in units of its length: 0 if all are the same."""
+    rows = torch.stack([torch.cat([weights[place] for place in places]) for places in heads]).double()
+    middle = rows.mean(dim=0)
+    return float((rows - middle).norm(dim=1).mean() / middle.norm().clamp_min(torch.finfo().tiny))
