@@ -2,7 +2,7 @@
 
 from unseen.training.batches import Preparation, batch_positions
 from unseen.training.client import ClientWork, DivergedError, Update, reason_to_reject
-from unseen.training.effective_steps import effective_steps
+from unseen.training.effective_steps import effective_steps, require_sums_of_gradients
 from unseen.training.plan import Optimiser, TrainingPlan
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "batch_positions",
     "effective_steps",
     "reason_to_reject",
+    "require_sums_of_gradients",
 ]

@@ -1,0 +1,115 @@
+"""FedBN: every client keeps its own batch norm; all other layers are averaged.
+
+The paper evaluates each client with its own batch norm and leaves open what a domain without one gets. Its
+authors advise the average over the training clients (med-air/FedBN, issue 9): that is what is deployed here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights
+from unseen.methods.base import Method, Paper, register
+from unseen.methods.settings import Settings, setting
+from unseen.models import Kind, Layout, Network
+from unseen.training import ClientWork, Update
+
+KEPT = "batch norm"
+NOTHING_TO_KEEP = (
+    "fedbn: this network has no batch norm, so nothing stays at the clients and the method is FedAvg; "
+    "choose a model with batch norm (resnet18, say)"
+)
+
+
+@dataclass(frozen=True)
+class FedBNSettings(Settings):
+    """Settings of FedBN."""
+
+    share_statistics: bool = setting(
+        True,
+        "whether clients send their batch-norm values, so that the deployed model has the average of them; "
+        "if not, they never leave and the deployed model keeps those it started with",
+    )
+    weighting: Weighting = setting("uniform", WEIGHTING)
+
+
+@register
+class FedBN(Method[FedBNSettings]):
+    """Local batch norm (algorithm 1): clients train on from their own scales, shifts, means and variances.
+
+    Deployed on an unseen domain: the averaged layers with the batch-norm values averaged over the round's
+    clients. No client ever trains with that average, except one that takes part for the first time.
+    """
+
+    name = "fedbn"
+    summary = "clients keep their own batch norm; an unseen domain gets its average over the clients"
+    paper = Paper(
+        title="FedBN: Federated Learning on Non-IID Features via Local Batch Normalization",
+        authors="Li, Jiang, Zhang, Kamp, Dou",
+        year=2021,
+        venue="ICLR",
+    )
+
+    def __init__(self, settings: FedBNSettings) -> None:
+        super().__init__(settings)
+        self._kept = torch.empty(0, dtype=torch.int64)
+        if not settings.share_statistics:
+            self.sends = ("model weights without batch norm", "number of samples")
+
+    def build(self, network: Network, *, seed: int) -> nn.Module:
+        """Find the batch norm; a network without any gets a note that users see."""
+        self._kept = batch_norm_positions(network)
+        if not len(self._kept) and NOTHING_TO_KEEP not in network.notes:
+            network.notes += (NOTHING_TO_KEEP,)
+        return network
+
+    def client(self, work: ClientWork) -> Update:
+        """Train from the received layers and the client's own batch norm, and keep the latter."""
+        kept, start = self._kept, work.start.to(work.flat.vector.device)
+        if KEPT in work.state:
+            mixed = start.clone()
+            mixed[kept] = work.state[KEPT].to(start.device)
+            work.flat.load(mixed)
+        update = super().client(work)
+        own, received = update.weights[kept], start[kept]
+        if len(kept) and bool(torch.isfinite(own).all()):
+            work.state[KEPT] = own
+        if not self.settings.share_statistics:
+            update.weights[kept] = received
+        numbers = (kept < _first_counter(work.flat.layout)).to(own.device)
+        distance = float((own - received)[numbers].norm() / received[numbers].norm().clamp(min=1e-12))
+        return replace(update, diagnostics={"batch_norm_distance": distance})
+
+    def server(self, work: ServerWork) -> Tensor:
+        """Average all that was sent; batch norm that was not keeps its values to the last bit."""
+        updates = work.updates
+        merged = updates.mean(client_weights(updates.samples, self.settings.weighting))
+        if not self.settings.share_statistics:
+            merged[self._kept] = work.weights[self._kept]
+        work.diagnostics["batch_norm_values"] = len(self._kept)
+        return merged
+
+
+def batch_norm_positions(module: nn.Module) -> Tensor:
+    """Where the flat state holds batch norm: scales, shifts, running means and variances, batch counters.
+
+    Layers are known by their type: names such as `bn1` miss those inside a `downsample` or a `Sequential`.
+    """
+    owners = {
+        name for name, part in module.named_modules(remove_duplicate=False) if isinstance(part, _BatchNorm)
+    }
+    places = [
+        torch.arange(entry.start, entry.stop)
+        for entry in Layout.of(module).entries
+        if entry.name.rpartition(".")[0] in owners
+    ]
+    return torch.cat([torch.empty(0, dtype=torch.int64), *places])
+
+
+def _first_counter(layout: Layout) -> int:
+    """Where batch counters begin, which lie last and would drown every other distance."""
+    return max(entry.stop for entry in layout.entries if entry.kind is not Kind.INTEGER_BUFFER)

@@ -1,0 +1,71 @@
+"""FedNova: clients that took more steps do not count for more (normalised averaging).
+
+In FedAvg a client with twice the steps moves the model twice as far, so that rounds drift to the optimum of
+another objective than sum_k p_k F_k. FedNova averages the move *per effective step* instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights, normalised
+from unseen.methods.base import Method, Paper, register
+from unseen.methods.settings import Settings, setting
+from unseen.models import Kind
+from unseen.training import ClientWork, Update, effective_steps, require_sums_of_gradients
+
+NORMALISER = "number of effective steps"
+
+
+@dataclass(frozen=True)
+class FedNovaSettings(Settings):
+    """Settings of FedNova."""
+
+    weighting: Weighting = setting("samples", WEIGHTING + ": p_k of the objective")
+
+
+@register
+class FedNova(Method[FedNovaSettings]):
+    """w <- w - tau_eff sum_k p_k lr d_k with lr d_k = (w - w_k) / ||a_k||_1 (equations 10 and 11).
+
+    ||a_k||_1 counts a client's steps, momentum included; tau_eff = sum_k p_k ||a_k||_1.
+    Normalisation is a matter of parameters; batch-norm statistics are averaged as in FedAvg.
+    """
+
+    name = "fednova"
+    summary = "averages the clients' moves per step, so that those with more steps do not count for more"
+    paper = Paper(
+        title="Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
+        authors="Wang, Liu, Liang, Joshi, Poor",
+        year=2020,
+        venue="NeurIPS",
+    )
+    sends = ("model weights", "number of samples", NORMALISER)
+
+    def client(self, work: ClientWork) -> Update:
+        """Train as in FedAvg and say how many effective steps that was."""
+        require_sums_of_gradients(work.plan, method=self.name)
+        update = super().client(work)
+        count = effective_steps(update.steps, momentum=work.plan.momentum)
+        return replace(
+            update,
+            extras={NORMALISER: torch.tensor(count, dtype=torch.float64)},
+            diagnostics={"effective_steps": count},
+        )
+
+    def server(self, work: ServerWork) -> Tensor:
+        """Go tau_eff steps in the direction that a mean effective step has."""
+        updates = work.updates
+        shares = normalised(client_weights(updates.samples, self.settings.weighting))
+        counts = torch.stack([extras[NORMALISER] for extras in updates.extras])
+        per_step = shares / counts
+        steps = float(shares @ counts)
+        rate = steps * float(per_step.sum())
+        work.diagnostics |= {"tau_eff": steps, "step_rate": rate}
+        merged = updates.mean(shares)
+        trained = updates.layout.extent(Kind.PARAMETER)
+        merged[trained] = torch.lerp(work.weights[trained], updates.mean(per_step)[trained], rate)
+        return merged

@@ -1,0 +1,140 @@
+"""SCAFFOLD: every client knows in which direction its own data pulls, and corrects each step for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights, normalised, step_towards
+from unseen.data import Batch
+from unseen.errors import UsageError
+from unseen.methods.base import Method, Paper, register
+from unseen.methods.settings import Settings, setting
+from unseen.models import Kind
+from unseen.training import (
+    ClientWork,
+    Update,
+    batch_positions,
+    effective_steps,
+    require_sums_of_gradients,
+)
+
+CONTROL = "control variate"
+CHANGE = "change of the control variate"
+
+
+@dataclass(frozen=True)
+class ScaffoldSettings(Settings):
+    """Settings of SCAFFOLD."""
+
+    option: Literal["II", "I"] = setting(
+        "II",
+        "how a client's control variate is renewed: from its own move (II), or as the gradient of its data "
+        "at the received weights (I), which costs one more pass",
+    )
+    server_lr: float = setting(1.0, "eta_g: how far the server follows the clients' mean; 1 = all the way")
+    weighting: Weighting = setting("uniform", WEIGHTING)
+    control: bool = setting(
+        True, "whether there are control variates at all; without, and server_lr 1: FedAvg"
+    )
+
+    def __post_init__(self) -> None:
+        if not self.server_lr > 0:
+            raise UsageError(f"setting 'server_lr' of scaffold must be above 0, not {self.server_lr}")
+
+
+@register
+class Scaffold(Method[ScaffoldSettings]):
+    """Stochastic controlled averaging (algorithm 1): each local step follows g_k(y) - c_k + c.
+
+    c_k (kept by client k) estimates the gradient of its own data, c (kept by the server) that of everybody's.
+    Both cover the parameters only, and start at zero; batch-norm statistics are averaged as in FedAvg.
+    """
+
+    name = "scaffold"
+    summary = "corrects every local step by control variates that cancel the pull of a client's own data"
+    paper = Paper(
+        title="SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+        authors="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh",
+        year=2020,
+        venue="ICML",
+    )
+    sends: tuple[str, ...] = ("model weights", "number of samples", CHANGE)
+
+    def __init__(self, settings: ScaffoldSettings) -> None:
+        super().__init__(settings)
+        if not settings.control:
+            self.sends = Method.sends
+
+    def broadcast(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Send c; it is zero, and not sent, before the first round."""
+        return {CONTROL: state[CONTROL]} if CONTROL in state else {}
+
+    def client(self, work: ClientWork) -> Update:
+        """Train with corrected gradients, renew c_k and send its change (lines 5 to 14)."""
+        if not self.settings.control:
+            return super().client(work)
+        if self.settings.option == "II":
+            require_sums_of_gradients(work.plan, method="scaffold with option II")
+        zero = torch.zeros_like(work.flat.parameters)
+        common = work.received.get(CONTROL, zero).to(zero.device)
+        own = work.state.get(CONTROL, zero).to(zero.device)
+        renewed = gradient_at_start(work) if self.settings.option == "I" else None
+        correction = common - own
+
+        def correct(_: Tensor, gradient: Tensor) -> None:
+            gradient.add_(correction)
+
+        work.fit(lambda batch: _loss(work, batch), adjust_gradient=correct)
+        update = work.update(diagnostics={"correction_length": float(correction.norm())})
+        if renewed is None:
+            renewed = own - common + mean_followed_gradient(work, update)
+        if bool(torch.isfinite(renewed).all()):
+            work.state[CONTROL] = renewed
+        return replace(update, extras={CHANGE: renewed - own})
+
+    def server(self, work: ServerWork) -> Tensor:
+        """x <- x + eta_g mean(y_k - x), c <- c + |S| / N mean(c_k+ - c_k) (lines 16 and 17)."""
+        updates = work.updates
+        weights = client_weights(updates.samples, self.settings.weighting)
+        if self.settings.control:
+            changes = torch.stack([extras[CHANGE] for extras in updates.extras])
+            change = normalised(weights).to(changes.dtype) @ changes
+            part = len(updates) / (work.population or len(updates))
+            former = work.state.get(CONTROL, torch.zeros_like(change))
+            work.state[CONTROL] = former + part * change
+            work.diagnostics["control_length"] = float(work.state[CONTROL].norm())
+        return step_towards(
+            work.weights, updates.mean(weights), rate=self.settings.server_lr, layout=updates.layout
+        )
+
+
+def mean_followed_gradient(work: ClientWork, update: Update) -> Tensor:
+    """(x - y_k) / (K eta_l) of option II: the mean of the corrected gradients that the steps followed.
+
+    With momentum K becomes the number of effective steps, so that constant gradients are found exactly.
+    """
+    trained = work.flat.layout.extent(Kind.PARAMETER)
+    steps = effective_steps(update.steps, momentum=work.plan.momentum)
+    return (work.start[trained].to(update.weights.device) - update.weights[trained]) / (steps * work.plan.lr)
+
+
+def gradient_at_start(work: ClientWork) -> Tensor:
+    """g_k(x) of option I: the mean gradient of all local data at the received weights; those stay."""
+    total = torch.zeros_like(work.flat.gradient)
+    order, augment = work.generator("control variate: order"), work.generator("control variate: augmentation")
+    work.module.train()
+    for positions in batch_positions(len(work.train), work.plan.batch_size, generator=order):
+        work.flat.gradient.zero_()
+        _loss(work, work.prepare(work.train.gather(positions), augment)).backward()
+        total.add_(work.flat.gradient, alpha=len(positions) / len(work.train))
+    work.flat.load(work.start)
+    return total
+
+
+def _loss(work: ClientWork, batch: Batch) -> Tensor:
+    return work.task_loss(work.module(batch.inputs), batch.targets)
