@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
@@ -17,6 +16,7 @@ from unseen.errors import UsageError
 from unseen.methods._csac_alignment import AlignmentLoss
 from unseen.methods._csac_projections import Projections, tapped_maps
 from unseen.methods._csac_settings import CSACSettings
+from unseen.methods._frozen import frozen_copy
 from unseen.methods.base import Method, Paper, register
 from unseen.models import FlatState, Layout, Network
 from unseen.randomness import global_torch_seed
@@ -128,10 +128,8 @@ class CSAC(Method[CSACSettings]):
 
 
 def frozen_partner(work: ClientWork) -> Network:
-    """The client's own model: in evaluation mode, without gradients, on tensors of its own."""
-    partner = cast(Network, copy.deepcopy(work.module)).requires_grad_(False)
-    FlatState(partner).load(work.state[LOCAL_MODEL])
-    return partner.eval()
+    """The client's own model, frozen."""
+    return frozen_copy(work, work.state[LOCAL_MODEL])
 
 
 @torch.no_grad()

@@ -1,0 +1,68 @@
+"""FedProx: FedAvg whose clients are held near the server's weights by a proximal term."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights
+from unseen.errors import UsageError
+from unseen.methods._means import RunningMeans
+from unseen.methods.base import Method, Paper, register
+from unseen.methods.settings import Settings, setting
+from unseen.models import Kind
+from unseen.training import ClientWork, Update
+
+
+@dataclass(frozen=True)
+class FedProxSettings(Settings):
+    """Settings of FedProx."""
+
+    mu: float = setting(
+        0.1, "weight of the proximal term; 0 is FedAvg; the paper tunes it over 0.001, 0.01, 0.1 and 1"
+    )
+    weighting: Weighting = setting("samples", WEIGHTING)
+
+    def __post_init__(self) -> None:
+        if not self.mu >= 0:
+            raise UsageError(f"setting 'mu' of fedprox must not be negative, not {self.mu}")
+
+
+@register
+class FedProx(Method[FedProxSettings]):
+    """Clients minimise h_k(w_k; w) = F_k(w_k) + mu/2 ||w_k - w||^2 (equation 2 of the paper).
+
+    The norm is squared and runs over all parameters at once; batch-norm statistics are no part of it.
+    """
+
+    name = "fedprox"
+    summary = "FedAvg with a proximal term that keeps clients near the server's weights"
+    paper = Paper(
+        title="Federated Optimization in Heterogeneous Networks",
+        authors="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith",
+        year=2020,
+        venue="MLSys",
+    )
+
+    def client(self, work: ClientWork) -> Update:
+        """Train on the task's loss; the proximal term joins in as its gradient mu (w_k - w)."""
+        mu, means = self.settings.mu, RunningMeans()
+        parameters = work.flat.parameters
+        start = work.start[work.flat.layout.extent(Kind.PARAMETER)].to(parameters.device)
+
+        def add_proximal_gradient(weights: Tensor, gradient: Tensor) -> None:
+            difference = weights - start
+            gradient.add_(difference, alpha=mu)
+            means.add("proximal_term", mu / 2 * difference.dot(difference), samples=1)
+
+        work.fit(
+            lambda batch: work.task_loss(work.module(batch.inputs), batch.targets),
+            adjust_gradient=add_proximal_gradient if mu else None,
+        )
+        distance = float((parameters - start).norm())
+        return work.update(diagnostics=means.result() | {"distance_from_start": distance})
+
+    def server(self, work: ServerWork) -> Tensor:
+        """Average the client models."""
+        return work.updates.mean(client_weights(work.updates.samples, self.settings.weighting))
