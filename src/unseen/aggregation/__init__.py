@@ -1,5 +1,6 @@
 """The server's arithmetic: pure functions on client updates."""
 
+from unseen.aggregation.adjustment import adjusted_weights
 from unseen.aggregation.coefficients import (
     Surgery,
     VisitOrder,
@@ -28,6 +29,7 @@ __all__ = [
     "Updates",
     "VisitOrder",
     "Weighting",
+    "adjusted_weights",
     "align_conflicts",
     "client_weights",
     "combine_clients",

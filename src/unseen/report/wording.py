@@ -21,9 +21,9 @@ METRIC_NAMES = {
 }
 METHOD_NAMES = {
     "agrrand": "AgrRand", "agrsum": "AgrSum", "copa": "COPA", "csac": "CSAC", "cwt": "CWT",
-    "deepall": "DeepAll", "fedadg": "FedADG", "fedavg": "FedAvg", "fedcmi": "FedCMI", "feddg": "FedDG",
-    "fedl2r": "FedL2R", "fedprox": "FedProx", "fedsr": "FedSR", "mdfl": "MDFL", "moon": "MOON",
-    "pcgrad": "PCGrad", "ppdg": "PPDG",
+    "deepall": "DeepAll", "fedadg": "FedADG", "fedavg": "FedAvg", "fedavg-share": "FedAvg-Share",
+    "fedcmi": "FedCMI", "feddg": "FedDG", "fedga": "FedGA", "fedl2r": "FedL2R", "fedprox": "FedProx",
+    "fedsr": "FedSR", "mdfl": "MDFL", "moon": "MOON", "pcgrad": "PCGrad", "ppdg": "PPDG",
 }  # fmt: skip
 
 

@@ -100,7 +100,7 @@ class ClientWork:
         purpose: str = "training",
         samples: Samples | None = None,
     ) -> Iterator[Batch]:
-        """Yield prepared batches of all epochs of a plan, over samples; both are the client's own unless given.
+        """Yield prepared batches of all epochs of a plan over samples, both the client's own unless given.
 
         Two passes in one round need two purposes, or they would draw the same order.
         """

@@ -1,0 +1,109 @@
+"""FedGA: FedAvg whose weights follow how much worse the merged model serves a client than its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from unseen.aggregation import WEIGHTING, ServerWork, Weighting, adjusted_weights, client_weights, normalised
+from unseen.errors import UsageError
+from unseen.evaluation import evaluate, make_tally
+from unseen.methods.base import Method, Paper, register
+from unseen.methods.settings import Settings, setting
+from unseen.training import ClientWork, Update
+
+GAP = "generalization gap"
+OWN_RISK = "risk of the own model"
+
+
+@dataclass(frozen=True)
+class FedGASettings(Settings):
+    """Settings of FedGA."""
+
+    step: float = setting(
+        0.2,
+        "d: the most that a weight changes in a round, in units of the mean weight, at least 0 (weights stay "
+        "as they start: FedAvg) and below 1; falls linearly to 0 over the run's rounds",
+    )
+    start: Weighting = setting("uniform", f"the first weights: {WEIGHTING}")
+    gap_on: Literal["validation", "training"] = setting(
+        "validation", "the samples of a client on which both models are compared"
+    )
+    risk: Literal["loss", "error"] = setting(
+        "loss", "what is compared: the mean loss, or the share of wrong answers (the released code's default)"
+    )
+    centred: bool = setting(True, "measure gaps from their mean; false = as they are, like the released code")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.step < 1:
+            raise UsageError(f"setting 'step' of fedga must be at least 0 and below 1, not {self.step}")
+
+
+@register
+class FedGA(Method[FedGASettings]):
+    """Generalization adjustment on FedAvg: w <- sum_k a_k w_k with a moved by the generalization gaps.
+
+    G_k = R_k(w) - R_k(w_k): the risk, on client k's data, of the merged model that it receives, less that of
+    its own model which went into the merging. A client that has none yet sends no gap and keeps its weight.
+    """
+
+    name = "fedga"
+    summary = "FedAvg that gives more weight to clients whose own model beats the merged one on their data"
+    paper = Paper(
+        title="Federated Domain Generalization with Generalization Adjustment",
+        authors="Zhang, Xu, Yao, Zhang, Tian, Wang",
+        year=2023,
+        venue="CVPR",
+    )
+    needs_individual_updates = True
+    sends = ("model weights", "number of samples", GAP)
+
+    def client(self, work: ClientWork) -> Update:
+        """Compare the model received with the own one of before, train, and keep the risk of the result."""
+        extras: dict[str, Tensor] = {}
+        if OWN_RISK in work.state:
+            extras[GAP] = self._risk(work) - work.state[OWN_RISK]
+        work.fit(lambda batch: work.task_loss(work.module(batch.inputs), batch.targets))
+        work.state[OWN_RISK] = self._risk(work)
+        return work.update(extras=extras, diagnostics={key: float(gap) for key, gap in extras.items()})
+
+    def server(self, work: ServerWork) -> Tensor:
+        """Move the weights of the clients that sent a gap, then merge with the weights of all present."""
+        clients, state = work.updates.clients, work.state
+        first = client_weights(work.updates.samples, self.settings.start)
+        keys = [f"weight of {client}" for client in clients]
+        weights = torch.stack([state.get(key, own) for key, own in zip(keys, first, strict=True)])
+        told = torch.tensor([GAP in extras for extras in work.updates.extras])
+        if told.any():
+            gaps = torch.stack([extras[GAP] for extras in work.updates.extras if GAP in extras])
+            step = self.settings.step * remaining_part(work)
+            weights[told] = adjusted_weights(weights[told], gaps, step=step, centred=self.settings.centred)
+        state.update(zip(keys, weights.unbind(), strict=True))
+        shares = normalised(weights).tolist()
+        work.diagnostics["client_weights"] = dict(zip(clients, shares, strict=True))
+        return work.updates.mean(weights)
+
+    def _risk(self, work: ClientWork) -> Tensor:
+        """The risk of the model as it is now: evaluation mode, no gradient, no augmentation."""
+        samples = work.validation if self.settings.gap_on == "validation" else work.train
+        if not len(samples):
+            raise UsageError(
+                f"fedga compares models on validation samples, but client {work.client!r} has none; "
+                "use a larger --validation, or --set gap_on=training"
+            )
+        if self.settings.risk == "error" and samples.task == "regression":
+            raise UsageError(
+                "fedga's risk 'error' counts wrong classes, but this task is regression; use loss"
+            )
+        tally = make_tally(samples.task, max(len(samples.classes), 1))
+        metrics = evaluate(self.deployed(work.module), samples, prepare=work.prepare, tally=tally).metrics()
+        value = metrics["loss"] if self.settings.risk == "loss" else 1 - metrics["accuracy"]
+        return torch.tensor(value, dtype=torch.float64)
+
+
+def remaining_part(work: ServerWork) -> float:
+    """1 - t/T for the gaps of the model after t of T rounds, which arrive in round t + 1."""
+    return 1 - (work.round - 1) / work.rounds if work.rounds else 1.0
