@@ -48,6 +48,13 @@ class Normalise:
             return images
         return self._multiply_add(images, [1 / std for std in self.std])
 
+    def undo(self, images: Tensor) -> Tensor:
+        """Bring normalised images back to the scale 0..1, the way back from `finish`."""
+        if images.ndim != 4 or (not any(self.mean) and all(std == 1 for std in self.std)):
+            return images
+        mean, std = (images.new_tensor(values).view(1, -1, 1, 1) for values in (self.mean, self.std))
+        return torch.addcmul(mean, images, std)
+
     def to_dict(self) -> dict[str, list[float]]:
         """Give the values as plain lists, for files."""
         return {"mean": list(self.mean), "std": list(self.std)}

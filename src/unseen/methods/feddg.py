@@ -1,0 +1,164 @@
+"""FedDG (ELCFS): images take on the low-frequency amplitudes of other clients' images, in an episodic step.
+
+The spectra go through the server, which keeps a bank of them. See docs/methods/feddg.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from unseen.aggregation import ServerWork
+from unseen.data import Batch
+from unseen.errors import UsageError
+from unseen.methods._feddg_bank import SPECTRA, Partners, collect, has_sent, own_spectra, whole_bank
+from unseen.methods._means import RunningMeans
+from unseen.methods.base import Method, Paper, register
+from unseen.methods.settings import Settings, setting
+from unseen.training import ClientWork, Update
+from unseen.training.episodic import episodic_losses
+from unseen.training.spectra import mix_amplitudes
+
+
+@dataclass(frozen=True)
+class FedDGSettings(Settings):
+    """Settings of FedDG."""
+
+    window: float = setting(
+        0.1,
+        "part of each side's frequencies, from zero, whose amplitudes are mixed; 0 = mean brightness only",
+    )
+    spectra: int | None = setting(100, "images of a client whose spectra it sends, once; none = all of them")
+    inner_lr: float = setting(0.001, "learning rate of the trial step between meta-train and meta-test")
+    first_order: bool = setting(
+        True,
+        "take the trial step's gradient as a constant, as the released code does; false: second derivatives",
+    )
+    mixing: bool = setting(True, "false: no spectra are sent, the meta-test is on the images as they are")
+    episodic: bool = setting(True, "false: no trial step, mixed images are plain additional ones")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.window <= 0.5:
+            raise UsageError(
+                f"setting 'window' of feddg must lie in [0, 0.5], not {self.window}: 0.5 is all frequencies"
+            )
+        if self.spectra is not None and self.spectra < 1:
+            raise UsageError(f"setting 'spectra' of feddg must be at least 1 or none, not {self.spectra}")
+        if self.inner_lr <= 0:
+            raise UsageError(
+                f"setting 'inner_lr' of feddg must be above 0, not {self.inner_lr}: episodic=false is no step"
+            )
+
+
+@register
+class FedDG(Method[FedDGSettings]):
+    """Episodic learning in continuous frequency space, for classification and regression on images.
+
+    Clients minimise L(x; w) + L(x'; w - inner_lr * grad L(x; w)), where x' is x with its low-frequency
+    amplitudes drawn towards another client's. Before a client has a partner (in its first round, or alone) it
+    minimises L(x; w). The paper's boundary-oriented part is for segmentation and left out.
+    """
+
+    name = "feddg"
+    summary = "amplitude spectra of images exchanged between clients and mixed, with an episodic step"
+    paper = Paper(
+        title="FedDG: Federated Domain Generalization on Medical Image Segmentation via Episodic Learning in "
+        "Continuous Frequency Space",
+        authors="Liu, Chen, Qin, Dou, Heng",
+        year=2021,
+        venue="CVPR",
+    )
+    sends: ClassVar[tuple[str, ...]] = ("model weights", "number of samples", SPECTRA)
+
+    def __init__(self, settings: FedDGSettings) -> None:
+        super().__init__(settings)
+        if not settings.mixing:
+            self.sends = Method.sends  # type: ignore[misc]
+
+    def broadcast(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Send the bank; there is none before the first round."""
+        return whole_bank(state)
+
+    def client(self, work: ClientWork) -> Update:
+        """Train on original and mixed images; send spectra unless the server has them."""
+        settings, extras = self.settings, {}
+        if settings.mixing:
+            _require_images(work)
+            if not has_sent(work.received, work.client):
+                extras[SPECTRA] = own_spectra(work, window=settings.window, most=settings.spectra)
+        loss = _EpisodicLoss(work, settings)
+        work.fit(loss)
+        return work.update(extras=extras, diagnostics=loss.means.result())
+
+    def server(self, work: ServerWork) -> Tensor:
+        """Average the client models by samples, and enter new spectra into the bank."""
+        collect(work.state, work.updates.clients, work.updates.extras)
+        work.diagnostics["spectra in the bank"] = sum(map(len, whole_bank(work.state).values()))
+        return work.updates.mean(work.updates.samples)
+
+
+class _EpisodicLoss:
+    """A client's loss on a batch, and a record of its parts and of how much mixing changed the images."""
+
+    def __init__(self, work: ClientWork, settings: FedDGSettings) -> None:
+        self.work, self.settings = work, settings
+        self.partners = Partners(work.received if settings.mixing else {}, work.client)
+        self.mixing = work.generator("mixing")
+        self.means = RunningMeans()
+
+    def __call__(self, batch: Batch) -> Tensor:
+        train = self._loss(self.work.module(batch.inputs), batch.targets)
+        self.means.add("loss on own images", train, samples=len(batch.targets))
+        if self.partners.clients:
+            inputs = self._mixed(batch.inputs)
+        elif self.settings.episodic and not self.settings.mixing:
+            inputs = batch.inputs
+        else:
+            return train
+        if self.settings.episodic:
+            train, test = episodic_losses(
+                self.work.module,
+                train,
+                inputs,
+                test_loss=lambda outputs: self._loss(outputs, batch.targets),
+                inner_lr=self.settings.inner_lr,
+                first_order=self.settings.first_order,
+            )
+        else:
+            test = self._loss(self.work.module(inputs), batch.targets)
+        self.means.add("loss on mixed images", test, samples=len(batch.targets))
+        return train + test
+
+    def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.work.task_loss(outputs, targets)
+
+    @torch.no_grad()
+    def _mixed(self, inputs: Tensor) -> Tensor:
+        """The batch with other clients' amplitudes mixed in.
+
+        That happens on the scale of pixels: the mean of a normalised image may be negative, and to mix
+        amplitudes of means of different sign is to mix up dark and bright.
+        """
+        normalise = self.work.prepare.normalise
+        partners = self.partners.draw(len(inputs), generator=self.mixing).to(inputs.device)
+        shares = torch.rand(len(inputs), generator=self.mixing).to(inputs.device)
+        images = normalise.undo(inputs)
+        mixed = mix_amplitudes(images, partners, shares, window=self.settings.window).clamp_(0, 1)
+        self.means.add("change by mixing", (mixed - images).abs().mean(), samples=len(inputs))
+        last = inputs.is_contiguous(memory_format=torch.channels_last)
+        return normalise.finish(mixed).contiguous(
+            memory_format=torch.channels_last if last else torch.contiguous_format
+        )
+
+
+def _require_images(work: ClientWork) -> None:
+    """Refuse rows of a table: they have no spectrum."""
+    if work.train.gather(torch.zeros(1, dtype=torch.int64)).inputs.ndim != 4:
+        raise UsageError(
+            "feddg mixes the spectra of images, but this data is a table: use another --method, or "
+            "--set mixing=false for its episodic step alone"
+        )
