@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from unseen.data import DataSet
-from unseen.engine import Records
+from unseen.engine import Experiment, Records
 from unseen.models.network import StagedNetwork
 from unseen.randomness import global_torch_seed
 
@@ -26,6 +26,23 @@ def make_normed_network() -> Callable[[], StagedNetwork]:
                 "hidden": nn.Sequential(nn.Flatten(), nn.Linear(6 * 9, 12), nn.ReLU()),
             }
             return StagedNetwork(stages, head=nn.Linear(12, 3))
+
+    return make
+
+
+@pytest.fixture
+def make_uneven_experiment(
+    make_experiment: Callable[..., Experiment],
+    make_tiny_data: Callable[..., DataSet],
+    make_normed_network: Callable[[], StagedNetwork],
+) -> Callable[..., Experiment]:
+    """Makes experiments with batch norm in which client b holds fewer samples, so takes fewer steps."""
+
+    def make(method: str, *, settings: dict[str, Any] | None = None, **options: Any) -> Experiment:
+        data = make_tiny_data(missing=("b", 1))
+        return replace(
+            make_experiment(method, data=data, settings=settings, **options), network=make_normed_network()
+        )
 
     return make
 
