@@ -84,3 +84,12 @@ def test_values_that_cannot_be_right_are_refused() -> None:
 
 def test_the_plain_form_comes_back() -> None:
     assert Normalise.from_dict(IMAGENET.to_dict()) == IMAGENET
+
+
+@given(values=st.lists(st.tuples(small, positive), min_size=3, max_size=3))
+def test_undoing_gives_the_scaled_image_back(values: list[tuple[float, float]]) -> None:
+    normalise = Normalise(mean=tuple(mean for mean, _ in values), std=tuple(std for _, std in values))
+    scaled = normalise.scale(images())
+    torch.testing.assert_close(normalise.undo(normalise.finish(scaled)), scaled, atol=1e-5, rtol=1e-5)
+    grey = Normalise(mean=(0.3,), std=(0.2,))
+    torch.testing.assert_close(grey.undo(grey.finish(scaled)), scaled)

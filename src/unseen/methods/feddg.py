@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -72,12 +71,12 @@ class FedDG(Method[FedDGSettings]):
         year=2021,
         venue="CVPR",
     )
-    sends: ClassVar[tuple[str, ...]] = ("model weights", "number of samples", SPECTRA)
+    sends: tuple[str, ...] = ("model weights", "number of samples", SPECTRA)
 
     def __init__(self, settings: FedDGSettings) -> None:
         super().__init__(settings)
         if not settings.mixing:
-            self.sends = Method.sends  # type: ignore[misc]
+            self.sends = Method.sends
 
     def broadcast(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Send the bank; there is none before the first round."""

@@ -1,9 +1,9 @@
 """Amplitude spectra of images: their low frequencies, and images whose low frequencies are those of others.
 
 A picture's amplitudes carry much of its look (brightness, contrast, tint, softness), its phases what is
-where. Images are real, so half of the spectrum says it all (A(-u, -v) = A(u, v)): everything here works on that
-half. Spectra are in orthonormal scale: images on the scale 0..1 have amplitudes up to the side of the image,
-which half precision holds without overflow.
+where. Images are real, so half of the spectrum says it all (A(-u, -v) = A(u, v)): everything here works on
+that half. Spectra are in orthonormal scale: images on the scale 0..1 have amplitudes up to the side of the
+image, which half precision holds without overflow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def low_amplitudes(images: Tensor, *, window: float) -> Tensor:
     """Amplitudes of each image and channel in the window: (n, channels, rows, columns)."""
     rows, columns = low_frequencies(*images.shape[-2:], window=window)
     spectra = torch.fft.rfft2(images, norm="ortho")
-    return spectra[..., :columns].index_select(-2, rows.to(images.device)).abs()
+    amplitudes: Tensor = spectra[..., :columns].index_select(-2, rows.to(images.device)).abs()
+    return amplitudes
 
 
 def mix_amplitudes(images: Tensor, partners: Tensor, shares: Tensor, *, window: float) -> Tensor:
@@ -46,4 +47,5 @@ def mix_amplitudes(images: Tensor, partners: Tensor, shares: Tensor, *, window: 
     low = spectra[..., :columns].index_select(-2, rows)
     mixed = torch.lerp(low.abs(), partners.to(low.real.dtype), shares.view(-1, 1, 1, 1).to(low.real.dtype))
     spectra[..., rows, :columns] = torch.polar(mixed, low.angle())
-    return torch.fft.irfft2(spectra, s=(height, width), norm="ortho")
+    mixed_images: Tensor = torch.fft.irfft2(spectra, s=(height, width), norm="ortho")
+    return mixed_images
