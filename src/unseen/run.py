@@ -138,6 +138,7 @@ class _Run:
         chosen = rounds_best(self.records, selection, task)
         self.flat.load(self.checkpoint.selected)
         self._record("final", **final_record(self.engine.workspace, chosen))
+        self.records.sync()
         outcome = make_result(self.records.entries, selection=selection, task=task)
         config = self.setup.config
         values = {

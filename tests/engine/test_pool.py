@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 
 from unseen.engine import LocalEngine, RoundStart, StateStore
-from unseen.engine.choose import choose_hands
+from unseen.engine.choose import Hands, choose_hands, spare_process
 from unseen.engine.pool import WorkerEngine
 from unseen.engine.sharing import MappedArray, Scratch
 from unseen.engine.worker import TrainTask
@@ -139,3 +142,62 @@ def test_hands_are_chosen_by_work_and_cores(given, expected, monkeypatch):
     }
     hands = choose_hands(**{**standard, **given})
     assert (hands.workers, hands.threads) == expected
+
+
+@pytest.mark.parametrize(
+    ("workers", "threads", "clients", "expected"),
+    [
+        (4, 1, 5, 1),
+        (2, 2, 5, 1),
+        (4, 1, 8, 0),
+        (4, 1, 4, 0),
+        (4, 1, 399, 0),
+        (3, 1, 5, 0),
+    ],
+)
+def test_a_spare_process_fills_cores_that_would_idle(workers, threads, clients, expected, monkeypatch):
+    monkeypatch.setattr("unseen.engine.choose.available_cores", lambda: 4)
+    assert spare_process(Hands(workers, threads), clients=clients) == expected
+
+
+def test_every_task_is_answered_once_when_workers_are_sent_tasks_ahead(engines):
+    engine = engines(2)
+    weights = engine.workspace.flat.read()
+    engine._weights.copy_(weights)
+    tasks = [
+        TrainTask(number % 3, number % 3, round=number, received={}, version=None) for number in range(9)
+    ]
+    pairs = list(engine._map(tasks, lambda _: None))
+    assert sorted(task.round for task, _ in pairs) == list(range(9))
+    alone = engines(1).workspace
+    for task, answer in pairs:
+        update = alone.train_client(task.position, {}, RoundStart(task.round, weights))
+        assert answer.update.loss == update.loss
+
+
+def test_a_script_without_a_main_guard_may_use_workers(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import unseen\n"
+        "print('once')\n"
+        "result = unseen.train('rotated-digits', hold_out='0', rounds=1, workers=2, out='run')\n"
+        "print(result.metrics['target']['accuracy'] >= 0)\n"
+    )
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["once", "True"], done.stderr
+
+
+def test_a_method_written_in_a_script_may_use_workers(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import unseen\n"
+        "from unseen.methods import METHODS, register\n"
+        "@register\n"
+        "class Mine(METHODS['fedavg']):\n"
+        "    name = 'mine'\n"
+        "if __name__ == '__main__':\n"
+        "    unseen.train('rotated-digits', hold_out='0', method='mine', rounds=1, workers=2, out='run')\n"
+        "    print('done')\n"
+    )
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["done"], done.stderr

@@ -12,6 +12,8 @@ from unseen.engine.states import StateStore
 
 WORTH_STARTING = 5e9
 """Parameters times samples trained on, over the whole run, from which starting workers pays."""
+WORTH_A_PROCESS = 0.05
+"""Part of a round's time that cores would idle, from which one process more is worth its memory."""
 LARGE_MODEL = 2_000_000
 """Parameters from which a single process gains by several threads even on a busy machine."""
 
@@ -55,6 +57,17 @@ def make_engine(experiment: Experiment, states: StateStore, hands: Hands, *, max
         return LocalEngine(experiment, states)
     from unseen.engine.pool import WorkerEngine
 
-    return WorkerEngine(
-        experiment, states, workers=hands.workers, threads=hands.threads, max_clients=max_clients
-    )
+    processes = hands.workers + spare_process(hands, clients=max_clients)
+    return WorkerEngine(experiment, states, workers=processes, threads=hands.threads, max_clients=max_clients)
+
+
+def spare_process(hands: Hands, *, clients: int) -> int:
+    """One process more than cores where a round's last clients would leave a core idle.
+
+    Five equal clients keep two workers busy for three clients' time, and one of them idles for a third of it.
+    With three processes the system shares the cores out, and all are done after two and a half. Only where
+    the workers fill the machine: elsewhere it would take a core that was not asked for.
+    """
+    fills_machine = hands.workers * hands.threads == available_cores()
+    waste = -(-clients // hands.workers) * hands.workers / clients - 1
+    return int(fills_machine and clients > hands.workers and waste > WORTH_A_PROCESS)

@@ -9,7 +9,10 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any, cast
@@ -36,6 +39,8 @@ from unseen.models import Network
 
 _PRELOAD = "unseen.engine.worker"
 _POLL_SECONDS = 0.2
+_MANY_TASKS = 4
+"""Tasks a worker from which each is sent its next one while it still works, so that none has to wait."""
 _NOTHING = lambda _: None  # noqa: E731
 
 
@@ -44,7 +49,26 @@ def start_server() -> None:
     from multiprocessing import forkserver
 
     multiprocessing.get_context("forkserver").set_forkserver_preload([_PRELOAD])
-    forkserver.ensure_running()
+    with _main_module_hidden():
+        forkserver.ensure_running()
+
+
+@contextmanager
+def _main_module_hidden() -> Iterator[None]:
+    """Keep multiprocessing from running the user's script once more in every new process.
+
+    A script without `if __name__ == "__main__"` would start itself over and over, and a long one costs time.
+    """
+    main = sys.modules["__main__"]
+    kept = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
+    try:
+        main.__spec__ = None
+        if "__file__" in kept:
+            del main.__file__
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(main, name, value)
 
 
 class WorkerEngine:
@@ -80,7 +104,11 @@ class WorkerEngine:
         for number in range(workers):
             ours, theirs = context.Pipe()
             process = context.Process(target=work, args=(number, theirs, shared), daemon=True)
-            process.start()
+            if _from_script(experiment):
+                process.start()
+            else:
+                with _main_module_hidden():
+                    process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
@@ -137,31 +165,31 @@ class WorkerEngine:
         self._scratch.unlink()
 
     def _map(self, tasks: Iterable[Any], progress: Callable[[int], None]) -> Iterable[tuple[Any, Any]]:
-        """Give every idle worker the next task; yield (task, result) as they come."""
+        """Give every worker that has nothing to do the next task; yield (task, result) as they come."""
         self._wait_until_ready()
-        queue = iter(tasks)
-        busy: dict[Connection, Any] = {}
-        for pipe in self._pipes:
-            self._hand_out(pipe, queue, busy)
-        while busy:
-            for ready in wait(list(busy), timeout=_POLL_SECONDS):
+        queue = deque(tasks)
+        given: dict[Connection, deque[Any]] = {pipe: deque() for pipe in self._pipes}
+        ahead = 2 if len(queue) >= _MANY_TASKS * len(self._pipes) else 1
+        for pipe in self._pipes * ahead:
+            self._hand_out(pipe, queue, given[pipe])
+        while busy := [pipe for pipe, held in given.items() if held]:
+            for ready in wait(busy, timeout=_POLL_SECONDS):
                 pipe = cast(Connection, ready)
-                task = busy.pop(pipe)
                 result = self._receive(pipe)
-                self._hand_out(pipe, queue, busy)
+                task = given[pipe].popleft()
+                self._hand_out(pipe, queue, given[pipe])
                 yield task, result
             self._report(progress)
         self._report(progress)
 
-    def _hand_out(self, pipe: Connection, queue: Any, busy: dict[Connection, Any]) -> None:
-        task = next(queue, None)
-        if task is None:
+    def _hand_out(self, pipe: Connection, queue: deque[Any], held: deque[Any]) -> None:
+        if not queue:
             return
+        held.append(queue.popleft())
         try:
-            pipe.send(task)
+            pipe.send(held[-1])
         except (BrokenPipeError, ConnectionResetError):
             raise self._ended(pipe) from None
-        busy[pipe] = task
 
     def _receive(self, pipe: Connection) -> Any:
         try:
@@ -193,6 +221,11 @@ class WorkerEngine:
                 self._receive(pipe)
             self._scratch.unlink()
             self._ready = True
+
+
+def _from_script(experiment: Experiment) -> bool:
+    """Whether workers need the user's script, because the method or the network is written there."""
+    return "__main__" in (type(experiment.method).__module__, type(experiment.network).__module__)
 
 
 def _unbound(network: Network) -> Network:

@@ -37,13 +37,19 @@ class Records:
         try:
             with self.path.open("ab") as file:
                 file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
         except OSError as error:
             raise UnseenError(f"could not write {self.path}: {error.strerror or error}") from error
         self.bytes += len(line)
         self.entries.append(record)
         return record
+
+    def sync(self) -> None:
+        """Bring everything to the disk itself, before a checkpoint refers to it."""
+        try:
+            with self.path.open("ab") as file:
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise UnseenError(f"could not write {self.path}: {error.strerror or error}") from error
 
 
 def read_records(path: Path) -> list[Record]:

@@ -173,6 +173,7 @@ class Rounds:
     def _save(self) -> None:
         self.checkpoint.client_states = dict(self.states.versions)
         self.checkpoint.records_bytes = self.records.bytes
+        self.records.sync()
         self.checkpoint.save(self.folder.checkpoint)
         self.states.forget_old()
 
