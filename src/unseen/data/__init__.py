@@ -2,6 +2,7 @@
 
 from unseen.data.arrays import from_arrays
 from unseen.data.dataset import Column, DataSet, Indices, Task
+from unseen.data.joined import JoinedSamples
 from unseen.data.samples import Batch, Samples
 from unseen.data.sources import SOURCES, DataRequest, Source, list_sources, load_data
 
@@ -12,6 +13,7 @@ __all__ = [
     "DataRequest",
     "DataSet",
     "Indices",
+    "JoinedSamples",
     "Samples",
     "Source",
     "Task",

@@ -1,0 +1,112 @@
+"""FedAvg-Share: FedAvg whose clients give some of their samples away, and all train on them too.
+
+Raw data leaves the clients: the method shows what that would gain, and its privacy record says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights
+from unseen.data import Batch, JoinedSamples
+from unseen.errors import UsageError
+from unseen.methods.base import Method, Paper, register
+from unseen.methods.settings import Settings, setting
+from unseen.training import ClientWork, Update
+
+SAMPLES, LABELS = "training samples", "labels"
+UNKNOWN_DOMAIN = -1
+
+
+@dataclass(frozen=True)
+class FedAvgShareSettings(Settings):
+    """Settings of FedAvg-Share."""
+
+    share: float = setting(
+        0.05,
+        "part of its training samples that a client gives into the pool, 0 (none: FedAvg) to 1 (all); more "
+        "than 0 is at least one sample",
+    )
+    weighting: Weighting = setting("samples", WEIGHTING)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise UsageError(f"setting 'share' of fedavg-share must lie in [0, 1], not {self.share}")
+
+
+@register
+class FedAvgShare(Method[FedAvgShareSettings]):
+    """FedAvg with a pool of shared samples (section 4 of the paper).
+
+    In its first round a client also sends some of its samples. The server keeps them and sends all the pool.
+    A client trains on its own samples and on what others gave; in the very first round there is nothing yet.
+    """
+
+    name = "fedavg-share"
+    summary = "FedAvg; clients also give some raw samples into a pool that all train on"
+    paper = Paper(
+        title="Federated Learning with Non-IID Data",
+        authors="Zhao, Li, Lai, Suda, Civin, Chandra",
+        year=2018,
+        venue="arXiv 1806.00582",
+    )
+    sends: tuple[str, ...] = ("model weights", "number of samples", SAMPLES, LABELS)
+
+    def __init__(self, settings: FedAvgShareSettings) -> None:
+        super().__init__(settings)
+        if settings.share == 0:
+            self.sends = Method.sends
+
+    def broadcast(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Send the whole pool; a client passes over its own part."""
+        return dict(state)
+
+    def client(self, work: ClientWork) -> Update:
+        """Train on the own samples and the others' part of the pool; give some samples if none were given."""
+        others = shared_by_others(work.received, work.client)
+        work.fit(
+            lambda batch: work.task_loss(work.module(batch.inputs), batch.targets),
+            samples=work.train if others is None else JoinedSamples(work.train, others),
+        )
+        gives = self.settings.share > 0 and _key(SAMPLES, work.client) not in work.received
+        return work.update(
+            extras=drawn_samples(work, self.settings.share) if gives else {},
+            diagnostics={"samples from others": 0 if others is None else len(others.targets)},
+        )
+
+    def server(self, work: ServerWork) -> Tensor:
+        """Put what clients gave into the pool, and average their models."""
+        updates = work.updates
+        for client, given in zip(updates.clients, updates.extras, strict=True):
+            work.state.update({_key(kind, client): values for kind, values in given.items()})
+        return updates.mean(client_weights(updates.samples, self.settings.weighting))
+
+
+def drawn_samples(work: ClientWork, share: float) -> dict[str, Tensor]:
+    """Some of the client's raw training samples with their labels, drawn at random."""
+    number = max(round(share * len(work.train)), 1)
+    order = torch.randperm(len(work.train), generator=work.generator("samples to share"))
+    given = work.train.gather(order[:number].sort().values)
+    return {SAMPLES: given.inputs.contiguous(), LABELS: given.targets}
+
+
+def shared_by_others(pool: Mapping[str, Tensor], client: str) -> Batch | None:
+    """All samples of the pool that other clients gave, in the order of their names; None if there are none.
+
+    A client's own part is left out, because it has those samples already.
+    """
+    givers = sorted(key.removeprefix(_key(SAMPLES, "")) for key in pool if key.startswith(_key(SAMPLES, "")))
+    others = [giver for giver in givers if giver != client]
+    if not others:
+        return None
+    inputs, targets = (torch.cat([pool[_key(kind, giver)] for giver in others]) for kind in (SAMPLES, LABELS))
+    return Batch(inputs, targets, torch.full((len(inputs),), UNKNOWN_DOMAIN))
+
+
+def _key(kind: str, client: str) -> str:
+    """Where a client's part of the pool stands."""
+    return f"{kind} of {client}"
