@@ -15,6 +15,7 @@ from unseen.aggregation.mean import WEIGHTING, Weighting, client_weights, normal
 from unseen.aggregation.signs import SignAgreement, sign_agreement
 from unseen.aggregation.steps import step_towards
 from unseen.aggregation.sums import combine_clients, layerwise_weighted_sum, weighted_sum
+from unseen.aggregation.surgery import Reduction, operate_on_updates
 from unseen.aggregation.updates import ServerWork, Updates
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Layer",
     "LayerDistances",
     "Metric",
+    "Reduction",
     "ServerWork",
     "SignAgreement",
     "Surgery",
@@ -39,6 +41,7 @@ __all__ = [
     "layers_of",
     "layerwise_weighted_sum",
     "normalised",
+    "operate_on_updates",
     "project_conflicts",
     "random_order",
     "sign_agreement",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from unseen.aggregation import ServerWork, SignAgreement, combine_clients, sign_agreement
+from unseen.aggregation import Reduction, ServerWork, SignAgreement, combine_clients, sign_agreement
 from unseen.methods.base import Method, Paper, register
 from unseen.methods.settings import Settings, setting
 from unseen.models import Kind
@@ -25,7 +24,7 @@ DOMAIN_GENERALIZATION_VIA_GRADIENT_SURGERY = Paper(
 class AgreementSettings(Settings):
     """Settings of AgrSum and AgrRand."""
 
-    reduction: Literal["mean", "sum"] = setting(
+    reduction: Reduction = setting(
         "mean",
         "mean of the updates, which keeps the length of a federated step, or their sum as in the paper",
     )
@@ -49,7 +48,7 @@ class AgrSum(Method[AgreementSettings]):
         return merged
 
 
-def agreed_step(work: ServerWork, *, reduction: Literal["mean", "sum"]) -> tuple[Tensor, SignAgreement]:
+def agreed_step(work: ServerWork, *, reduction: Reduction) -> tuple[Tensor, SignAgreement]:
     """The global state moved where all clients agree, and where that is (over the parameters)."""
     updates = work.updates
     trained = updates.layout.extent(Kind.PARAMETER)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
-from unseen.aggregation import ServerWork, combine_clients, gram, project_conflicts, random_order
+from unseen.aggregation import Reduction, ServerWork, operate_on_updates, project_conflicts
 from unseen.methods.base import Method, Paper, register
 from unseen.methods.settings import Settings, setting
-from unseen.models import Kind
 
 
 @dataclass(frozen=True)
 class PCGradSettings(Settings):
     """Settings of PCGrad."""
 
-    reduction: Literal["mean", "sum"] = setting(
+    reduction: Reduction = setting(
         "mean",
         "mean of the projected updates, which keeps the length of a federated step, or their sum as in "
         "the paper",
@@ -43,16 +41,6 @@ class PCGrad(Method[PCGradSettings]):
 
     def server(self, work: ServerWork) -> Tensor:
         """Project every update against the original ones it conflicts with, in random order, and add up."""
-        updates = work.updates
-        projected = project_conflicts(
-            gram(updates.rows, work.weights, updates.layout.extent(Kind.PARAMETER)),
-            order=random_order(updates.clients, work.generator("order of projection")),
-        )
-        work.diagnostics.update(projected.diagnostics(steps="projection_steps"))
-        total = projected.coefficients.sum(dim=0)
-        return combine_clients(
-            updates.rows,
-            work.weights,
-            total / len(updates) if self.settings.reduction == "mean" else total,
-            layout=updates.layout,
+        return operate_on_updates(
+            work, project_conflicts, name="projection", reduction=self.settings.reduction
         )

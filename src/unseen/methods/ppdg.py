@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
-from unseen.aggregation import ServerWork, align_conflicts, combine_clients, gram, random_order
+from unseen.aggregation import ServerWork, align_conflicts, operate_on_updates
 from unseen.errors import UsageError
 from unseen.methods.base import Method, Paper, register
 from unseen.methods.settings import Settings, setting
-from unseen.models import Kind
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,5 @@ class PPDG(Method[PPDGSettings]):
 
     def server(self, work: ServerWork) -> Tensor:
         """Align conflicting updates in random order, then take their mean (algorithm 1)."""
-        updates = work.updates
-        aligned = align_conflicts(
-            gram(updates.rows, work.weights, updates.layout.extent(Kind.PARAMETER)),
-            strength=self.settings.strength,
-            order=random_order(updates.clients, work.generator("order of alignment")),
-            always=self.settings.always,
-        )
-        work.diagnostics.update(aligned.diagnostics(steps="alignment_steps"))
-        return combine_clients(
-            updates.rows, work.weights, aligned.coefficients.mean(dim=0), layout=updates.layout
-        )
+        align = partial(align_conflicts, strength=self.settings.strength, always=self.settings.always)
+        return operate_on_updates(work, align, name="alignment")
