@@ -37,7 +37,7 @@ from unseen.errors import UnseenError
 from unseen.evaluation import Tally
 from unseen.models import Network
 
-_PRELOAD = "unseen.engine.worker"
+_PRELOAD = "unseen.engine.preload"
 _POLL_SECONDS = 0.2
 _MANY_TASKS = 4
 """Tasks a worker from which each is sent its next one while it still works, so that none has to wait."""
