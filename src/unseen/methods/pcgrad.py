@@ -24,10 +24,7 @@ class PCGradSettings(Settings):
 
 @register
 class PCGrad(Method[PCGradSettings]):
-    """Projecting conflicting gradients (algorithm 1), on the clients' updates g_k = w_k - w.
-
-    Conflicts are looked for in the parameters alone; batch-norm statistics are averaged.
-    """
+    """Projecting conflicting gradients (algorithm 1), on the clients' updates g_k = w_k - w."""
 
     name = "pcgrad"
     summary = "projects conflicting client updates onto each other's normal planes, then averages them"

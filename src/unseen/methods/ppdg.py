@@ -35,10 +35,7 @@ class PPDGSettings(Settings):
 
 @register
 class PPDG(Method[PPDGSettings]):
-    """Gradient alignment on the server (algorithm 1): w <- w + mean_i g^_i with g_k = w_k - w.
-
-    Conflicts are looked for in the parameters alone; batch-norm statistics are averaged.
-    """
+    """Gradient alignment on the server (algorithm 1): w <- w + mean_i g^_i with g_k = w_k - w."""
 
     name = "ppdg"
     summary = "moves clients whose updates conflict towards each other before averaging them"
