@@ -1,0 +1,1 @@
+"""Many runs as one: methods x held-out domains x seeds, in parallel, resumable, with honest tables."""

@@ -1,0 +1,192 @@
+"""A grid: methods x held-out domains x models x seeds, as one value that is read from and written to TOML."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from unseen.bench.job import Job, job_config
+from unseen.config import WHERE, RunConfig
+from unseen.errors import UnseenError, UsageError, unknown_name
+from unseen.files import write_text
+
+ALL = "all"
+"""In the place of a list of held-out domains: every domain in turn."""
+LEAVE_ONE_DOMAIN_OUT = "leave-one-domain-out"
+SELECTIONS = {
+    "source-validation": "source-validation",
+    "lodo": LEAVE_ONE_DOMAIN_OUT,
+    LEAVE_ONE_DOMAIN_OUT: LEAVE_ONE_DOMAIN_OUT,
+}
+_OF_THE_GRID = ("hold_out", "seed", *(name for name in WHERE if name not in ("data_root", "device")))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What a bench runs.
+
+    common      fields of RunConfig that all jobs share; `data` is one of them
+    methods     label -> fields of RunConfig that the label adds; `method` is the label itself if not given
+    hold_out    domains that are held out in turn, or ("all",)
+    models      model names; empty lets the data decide
+    baseline    label that the others are compared with
+    published   name of the published table that is shown beside the results
+    selection   leave-one-domain-out adds a run for every source domain, which chooses the round
+    search      trials of a random search for every method; 0 = methods are run with the settings they have
+    trial_seeds how many of the seeds a trial is run with
+    domains     every domain of the data, once it was looked at
+    """
+
+    common: Mapping[str, Any]
+    methods: Mapping[str, Mapping[str, Any]]
+    hold_out: tuple[str, ...]
+    seeds: tuple[int, ...] = (0,)
+    models: tuple[str, ...] = ()
+    title: str = ""
+    note: str = ""
+    baseline: str | None = None
+    published: str | None = None
+    selection: str = "source-validation"
+    search: int = 0
+    trial_seeds: int = 1
+    domains: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        options = [self.common, *self.methods.values()]
+        placed = sorted({name for given in options for name in given if name in _OF_THE_GRID})
+        checks = {
+            "a grid needs data: set `data` under [common]": "data" in self.common,
+            "a grid needs methods: name some under [methods]": bool(self.methods),
+            "a grid needs held-out domains: set `hold_out` to a list, or to 'all'": bool(self.hold_out),
+            "a grid needs seeds": bool(self.seeds),
+            "a seed is named twice": len(set(self.seeds)) == len(self.seeds),
+            "a held-out domain is named twice": len(set(self.hold_out)) == len(self.hold_out),
+            f"the grid itself sets {', '.join(placed)}; take it out of [common] and [methods]": not placed,
+            f"search must be 0 or more trials, not {self.search}": self.search >= 0,
+            f"trial_seeds must lie in 1 to {len(self.seeds)}, not {self.trial_seeds}": 1
+            <= self.trial_seeds
+            <= len(self.seeds),
+        }
+        for message, fine in checks.items():
+            if not fine:
+                raise UsageError(message)
+        if self.selection not in SELECTIONS:
+            raise unknown_name("selection", self.selection, SELECTIONS)
+        if self.baseline is not None and self.baseline not in self.methods:
+            raise unknown_name("baseline", self.baseline, self.methods)
+        object.__setattr__(self, "selection", SELECTIONS[self.selection])
+
+    @property
+    def leaves_domains_out(self) -> bool:
+        """Whether leave-one-domain-out cross-validation was asked for."""
+        return self.selection == LEAVE_ONE_DOMAIN_OUT
+
+    def sources(self, held_out: str) -> tuple[str, ...]:
+        """Every domain but the held-out one."""
+        return tuple(domain for domain in self.domains if domain != held_out)
+
+    def on(self, domains: tuple[str, ...]) -> Grid:
+        """Fill in the data's domains; `all` becomes all of them, an unknown name is refused."""
+        hold_out = domains if self.hold_out == (ALL,) else self.hold_out
+        for name in hold_out:
+            if name not in domains:
+                raise unknown_name("domain", name, domains)
+        return replace(self, hold_out=hold_out, domains=domains)
+
+    def job(self, label: str, held_out: str, seed: int, model: str = "", **changes: Any) -> Job:
+        """Make the job of one cell; `changes` are fields of RunConfig on top of the grid's own."""
+        options = {**self.common, **({"model": model} if model else {}), "method": label}
+        options |= {**self.methods[label], "hold_out": held_out, "seed": seed, **changes}
+        return Job(label, held_out, seed, model, job_config(options))
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Grid:
+        """Build a grid from a file's or a caller's values; unknown names are refused."""
+        known = {item.name for item in fields(cls)}
+        for name in values:
+            if name not in known:
+                raise unknown_name("entry of a grid", name, known)
+        lists = {name: _as_tuple(values.get(name, ())) for name in ("hold_out", "models", "domains")}
+        seeds = _as_tuple(values.get("seeds", (0,)))
+        if not all(isinstance(seed, int) for seed in seeds):
+            raise UsageError(f"seeds must be whole numbers, not {list(seeds)}")
+        given = {"common": {}, "methods": {}, **values, **lists, "seeds": seeds}
+        for name in ("common", "methods"):
+            _require_tables(name, given[name], nested=name == "methods")
+        return cls(**given)
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Grid:
+        """Read a grid file."""
+        try:
+            return cls.from_mapping(tomllib.loads(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise UnseenError(f"cannot read {path}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UnseenError(f"{path} is not a TOML file: {error}") from error
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from None
+
+    def to_toml(self) -> str:
+        """Write the grid as TOML; entries that were not given are left out."""
+        lines = []
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name not in ("common", "methods") and value not in (None, "", (), item.default):
+                lines.append(f"{item.name} = {_toml(value)}")
+        lines += ["", "[common]", *(f"{key} = {_toml(value)}" for key, value in self.common.items())]
+        lines += ["", "[methods]", *(f"{_key(key)} = {_toml(value)}" for key, value in self.methods.items())]
+        return "\n".join(lines).lstrip() + "\n"
+
+    def save(self, path: Path) -> None:
+        """Write the grid into a file."""
+        write_text(path, self.to_toml())
+
+
+def jobs(grid: Grid) -> list[Job]:
+    """All cells of the grid, one seed after another, so that a grid stopped early is balanced."""
+    return [
+        grid.job(label, held_out, seed, model)
+        for seed in grid.seeds
+        for label, held_out, model in cells(grid)
+    ]
+
+
+def cells(grid: Grid) -> Iterator[tuple[str, str, str]]:
+    """Every (label, held-out domain, model): what seeds are averaged over."""
+    for model in grid.models or ("",):
+        for held_out in grid.hold_out:
+            for label in grid.methods:
+                yield label, held_out, model
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return (value,) if isinstance(value, str | int) else tuple(value)
+
+
+def _require_tables(name: str, value: Any, *, nested: bool) -> None:
+    """Refuse a grid whose [common] or [methods] is no table, or whose options RunConfig does not know."""
+    tables = value.values() if nested and isinstance(value, Mapping) else [value]
+    if not all(isinstance(table, Mapping) for table in tables) or not isinstance(value, Mapping):
+        raise UsageError(f"[{name}] must be a table" + (" of tables: label = {{ ... }}" if nested else ""))
+    known = {item.name for item in fields(RunConfig)}
+    for table in tables:
+        for option in table:
+            if option not in known:
+                raise unknown_name(f"option in [{name}]", option, known)
+
+
+def _key(name: str) -> str:
+    return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else json.dumps(name)
+
+
+def _toml(value: Any) -> str:
+    """Write a plain value as TOML; tables are written inline."""
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items() if item is not None)
+        return f"{{ {inner} }}" if inner else "{}"
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)

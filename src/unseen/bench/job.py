@@ -1,0 +1,65 @@
+"""One job of a bench: an ordinary run, named by the hash of its configuration.
+
+The same configuration always has the same name, however it was written down, so a finished job is found
+again and never repeated, also by another grid in the same folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from unseen.config import RunConfig
+from unseen.methods import make_method
+
+_FLOATS = {item.name for item in fields(RunConfig) if isinstance(item.default, float)}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run and the place in the grid that asks for it.
+
+    label     the method as the grid names it
+    held_out  the domain whose accuracy the job is for
+    model     as the grid names it; empty where the data decides
+    left_out  the source domain that is held out too, in runs of leave-one-domain-out cross-validation
+    trial     the number of the trial, in runs of a search
+    """
+
+    label: str
+    held_out: str
+    seed: int
+    model: str
+    config: RunConfig
+    left_out: str | None = None
+    trial: int | None = None
+
+    @cached_property
+    def id(self) -> str:
+        """The configuration's hash: what is run, not where."""
+        return self.config.identity()
+
+    @property
+    def name(self) -> str:
+        """The job in words, for lines and tables."""
+        parts = [self.label, self.held_out, *([f"without {self.left_out}"] if self.left_out else [])]
+        parts += [f"trial {self.trial}"] if self.trial is not None else []
+        return " ".join([*parts, *([self.model] if self.model else []), f"seed {self.seed}"])
+
+    def folder(self, work: Path) -> Path:
+        """The job's run folder below the folder of all jobs."""
+        return work / self.id
+
+
+def job_config(values: Mapping[str, Any]) -> RunConfig:
+    """Make a configuration in one canonical form: every setting of the method spelt out, 1 written as 1.0.
+
+    The order of held-out domains means nothing to training; it is brought to the alphabet's.
+    """
+    exact = {key: float(value) if key in _FLOATS else value for key, value in values.items()}
+    config = RunConfig.from_mapping(exact)
+    settings = vars(make_method(config.method, config.settings).settings)
+    return config.resolved(settings=dict(settings), hold_out=tuple(sorted(config.hold_out)))
