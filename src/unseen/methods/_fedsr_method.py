@@ -1,0 +1,113 @@
+"""What FedSR, FedL2R and FedCMI have in common: the client's loss, and averaging."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TypeVar, cast
+
+from torch import Tensor, nn
+
+from unseen.aggregation import ServerWork, client_weights
+from unseen.data import Batch
+from unseen.errors import UsageError
+from unseen.methods._fedsr_parts import (
+    RepresentationParts,
+    join_parts,
+    make_reference,
+    representation_length,
+)
+from unseen.methods._fedsr_settings import Objective, RepresentationSettings
+from unseen.methods._means import RunningMeans
+from unseen.methods.base import Method, Paper
+from unseen.models import FlatState, Network
+from unseen.training import ClientWork, Update
+
+R = TypeVar("R", bound=RepresentationSettings)
+
+FEDSR_PAPER = Paper(
+    title="FedSR: A Simple and Effective Domain Generalization Method for Federated Learning",
+    authors="Nguyen, Torr, Lim",
+    year=2022,
+    venue="NeurIPS",
+)
+REFERENCE_SENT = "reference distributions of the classes"
+_REFERENCE = "reference"
+"""Key of a client's memory: its own reference, where that is not shared."""
+
+
+class RepresentationMethod(Method[R]):
+    """Clients minimise task loss + alpha_L2R * L2R + alpha_CMI * CMI; the server averages what they send."""
+
+    paper = FEDSR_PAPER
+
+    @property
+    @abstractmethod
+    def objective(self) -> Objective:
+        """Which of the parts this method has."""
+
+    def build(self, network: Network, *, seed: int) -> nn.Module:
+        """Join the network with the layers and the reference that the objective needs."""
+        return join_parts(network, self.objective, seed=seed)
+
+    def deployed(self, module: nn.Module) -> Network:
+        """The network: it predicts from the mean of the representation, without a draw."""
+        return cast(RepresentationParts, module).network
+
+    def client(self, work: ClientWork) -> Update:
+        """Train on one draw of the representation a sample."""
+        if self.objective.cmi_weight and work.train.task == "regression":
+            raise UsageError(
+                f"{self.name} holds representations to a reference of their class and a regression has no "
+                "classes: use --method fedl2r, which needs none"
+            )
+        local = _LocalLoss(work, self.objective)
+        work.fit(local, companions=[local.own_reference] if local.own_reference is not None else [])
+        if local.own_reference is not None:
+            work.state[_REFERENCE] = local.own_reference.read()
+        return work.update(diagnostics=local.diagnostics())
+
+    def server(self, work: ServerWork) -> Tensor:
+        """Average networks, spread layers and references alike."""
+        return work.updates.mean(client_weights(work.updates.samples, self.objective.weighting))
+
+
+class _LocalLoss:
+    """A client's loss on a batch, and a record of what its parts came to.
+
+    own_reference  the client's own, bound to a flat state, where references are not shared
+    """
+
+    def __init__(self, work: ClientWork, objective: Objective) -> None:
+        self.work, self.objective = work, objective
+        self.parts = cast(RepresentationParts, work.module)
+        self.reference, self.own_reference = self.parts.reference, None
+        if objective.cmi_weight and self.reference is None:
+            self.reference = make_reference(self.parts.network, objective).to(work.flat.vector.device)
+            self.own_reference = FlatState(self.reference)
+            if _REFERENCE in work.state:
+                self.own_reference.load(work.state[_REFERENCE])
+        self.noise = work.generator("fedsr: representation")
+        self.means = RunningMeans()
+
+    def __call__(self, batch: Batch) -> Tensor:
+        z, mean, deviation = self.parts.represent(batch.inputs, noise=self.noise)
+        loss = self.work.task_loss(self.parts.network.head(z), batch.targets)
+        if self.objective.l2r_weight:
+            length = representation_length(z, squared=self.objective.squared)
+            loss = loss + self.objective.l2r_weight * length
+            self.means.add("l2r_term", length, samples=len(z))
+        if deviation is None:
+            return loss
+        self.means.add("mean_deviation", deviation.mean(), samples=len(z))
+        if self.reference is not None:
+            divergence = self.reference(mean, deviation, batch.targets)
+            loss = loss + self.objective.cmi_weight * divergence
+            self.means.add("cmi_term", divergence, samples=len(z))
+        return loss
+
+    def diagnostics(self) -> dict[str, float]:
+        """Means over the round of the terms before their weights, and the factor C as it is now."""
+        found = self.means.result()
+        if self.reference is not None and self.reference.scale is not None:
+            found["reference_scale"] = self.reference.scale.item()
+        return found

@@ -1,0 +1,20 @@
+"""FedL2R: the half of FedSR that only keeps representations short; no draws, no classes needed."""
+
+from __future__ import annotations
+
+from unseen.methods._fedsr_method import RepresentationMethod
+from unseen.methods._fedsr_settings import FedL2RSettings, Objective
+from unseen.methods.base import register
+
+
+@register
+class FedL2R(RepresentationMethod[FedL2RSettings]):
+    """Task loss + alpha_L2R E||z||^2 with the deterministic z = mu(x), as in the authors' code."""
+
+    name = "fedl2r"
+    summary = "FedAvg with a penalty on the squared length of the representation: half of FedSR"
+
+    @property
+    def objective(self) -> Objective:
+        """The length term alone."""
+        return Objective(probabilistic=False, **vars(self.settings))
