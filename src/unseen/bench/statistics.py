@@ -1,0 +1,155 @@
+"""What numbers of repeated runs can show: means with errors, paired tests, the accuracy to expect elsewhere.
+
+Pure functions on numbers. A pair is two runs that differ in the method alone (same held-out domain, same
+seed); where one of the two is missing or not a number, the pair does not count, and is said to be missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Key = TypeVar("Key", bound=Hashable)
+Floats = npt.NDArray[np.float64]
+
+LEVEL = 0.05
+"""The share of false alarms that is accepted: a p-value below it is called significant."""
+ROUNDING = 1e-12
+"""Differences of shares that rounding alone can make."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Mean of `count` values and its standard error, which a single value does not have."""
+
+    mean: float
+    error: float | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What pairs of runs say of a method against a baseline, without correction for other comparisons.
+
+    pairs        how many pairs there are
+    missing      how many more there would be if no run were missing
+    difference   mean of (method - baseline); NaN without pairs
+    error        standard error of the difference
+    low, high    interval that covers the true difference with 95 % confidence (t-distribution)
+    t_p          two-sided p-value of the paired t-test; none below two pairs, or when all differences are
+                 equal but not zero, where the test has no spread to go by; 1 when all are zero
+    wilcoxon_p   two-sided exact p-value of Wilcoxon's signed-rank test; 1 when all differences are zero
+    effect_size  paired Cohen's d: mean of the differences by their standard deviation
+    """
+
+    pairs: int
+    missing: int
+    difference: float
+    error: float | None = None
+    low: float | None = None
+    high: float | None = None
+    t_p: float | None = None
+    wilcoxon_p: float | None = None
+    effect_size: float | None = None
+
+    @property
+    def same(self) -> bool:
+        """Whether every pair gave the same value twice."""
+        return self.pairs > 0 and self.difference == 0 and self.error in (None, 0.0)
+
+
+def mean_and_error(values: Iterable[float]) -> Estimate | None:
+    """Mean and standard error (sample deviation by the root of the count); None without a single value."""
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return None
+    error = float(np.std(known, ddof=1)) / math.sqrt(len(known)) if len(known) > 1 else None
+    return Estimate(float(np.mean(known)), error, len(known))
+
+
+def paired_comparison(ours: Mapping[Key, float], baseline: Mapping[Key, float]) -> Comparison:
+    """Compare two methods over the keys (say, held-out domain and seed) for which both have a value."""
+    either = list(dict.fromkeys([*ours, *baseline]))
+    both = [key for key in either if _finite(ours.get(key)) and _finite(baseline.get(key))]
+    differences = np.array([ours[key] - baseline[key] for key in both], dtype=np.float64)
+    differences[np.abs(differences) < ROUNDING] = 0.0
+    count, missing = len(both), len(either) - len(both)
+    if count == 0:
+        return Comparison(0, missing, math.nan)
+    mean = float(differences.mean())
+    if not differences.any():
+        tested = 1.0 if count > 1 else None
+        return Comparison(count, missing, 0.0, 0.0 if count > 1 else None, t_p=tested, wilcoxon_p=tested)
+    if count == 1:
+        return Comparison(1, missing, mean)
+    ranked = wilcoxon_p_value(differences)
+    deviation = float(differences.std(ddof=1))
+    if deviation < ROUNDING:
+        return Comparison(count, missing, mean, 0.0, wilcoxon_p=ranked)
+    from scipy.special import stdtr
+
+    error = deviation / math.sqrt(count)
+    reach = t_quantile(count - 1) * error
+    return Comparison(
+        pairs=count,
+        missing=missing,
+        difference=mean,
+        error=error,
+        low=mean - reach,
+        high=mean + reach,
+        t_p=float(2 * stdtr(count - 1, -abs(mean / error))),
+        wilcoxon_p=ranked,
+        effect_size=mean / deviation,
+    )
+
+
+def wilcoxon_p_value(differences: Sequence[float] | Floats) -> float:
+    """Two-sided p-value of Wilcoxon's signed-rank test, exact also where differences tie.
+
+    Ties are common, since accuracies on few samples take few values. Zeros are left out (Wilcoxon's own
+    rule), ties share their mean rank, and the sum of positive ranks is judged by its distribution over all
+    ways to put signs, which is built up rank by rank. Ranks are doubled, so that halves are whole numbers.
+    """
+    moved = np.asarray([value for value in differences if value != 0], dtype=np.float64)
+    if not len(moved):
+        return 1.0
+    sizes = np.round(np.abs(moved), 12)
+    doubled = np.array([2 * np.sum(sizes < size) + np.sum(sizes == size) + 1 for size in sizes])
+    chance = np.zeros(int(doubled.sum()) + 1)
+    chance[0] = 1.0
+    for rank in doubled:
+        chance[rank:] = (chance[rank:] + chance[:-rank]) / 2
+        chance[:rank] /= 2
+    seen = int(doubled[moved > 0].sum())
+    tail = min(chance[: seen + 1].sum(), chance[seen:].sum())
+    return float(min(1.0, 2 * tail))
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's correction: p-values that hold for all comparisons together; those that are None stay so.
+
+    The smallest of m is multiplied by m, the next by m - 1, and so on, and none may be below the one before.
+    """
+    known = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    corrected: list[float | None] = [None] * len(p_values)
+    highest = 0.0
+    for step, (p, place) in enumerate(known):
+        highest = max(highest, min(1.0, p * (len(known) - step)))
+        corrected[place] = highest
+    return corrected
+
+
+def t_quantile(freedom: int, level: float = LEVEL) -> float:
+    """How many standard errors to either side cover all but `level` of a t-distribution."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 1 - level / 2))
+
+
+def _finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
