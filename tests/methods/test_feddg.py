@@ -1,4 +1,4 @@
-"""FedDG: equal to the algorithm written out with NumPy's spectra; each part acts, without both it is FedAvg."""
+"""FedDG: equal to the algorithm written out with spectra by NumPy; each part acts, none is FedAvg."""
 
 from __future__ import annotations
 
