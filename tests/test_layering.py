@@ -22,7 +22,7 @@ ORDER = (
     {"methods"},
     {"engine"},
     {"config"},
-    {"report", "serving"},
+    {"report", "serving", "published"},
     {"setup", "outcome", "run", "api"},
     {"bench"},
     {"cli", "__main__"},
