@@ -26,10 +26,10 @@ def _show(columns: Sequence[str], rows: Sequence[Sequence[str]], *, as_json: boo
 
 @app.command("methods")
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Show the settings of this method.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show this method and its settings.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the methods, or the settings of one.
+    """List the methods with what leaves a client and what a round costs, or describe one.
 
     Examples:
 
@@ -37,24 +37,17 @@ def methods(
 
         unseen list methods fedavg
     """
-    from unseen.methods import METHODS, describe_settings
+    from unseen.cli.methods import describe_method, facts_of, print_methods
+    from unseen.methods import METHODS
+    from unseen.methods.costs import measured_costs
 
     if name is not None:
-        settings = describe_settings(METHODS[name].settings_type())
-        described = [(key, str(default), meaning) for key, default, meaning in settings]
-        _show(("setting", "default", "meaning"), described, as_json=as_json)
-        return
-    rows = [
-        (
-            entry.name,
-            entry.summary,
-            f"{entry.paper.authors.split(',')[0]} {entry.paper.year}",
-            ", ".join(entry.sends),
-            "individual updates" if entry.needs_individual_updates else "sums",
-        )
-        for entry in (METHODS[key] for key in METHODS)
-    ]
-    _show(("method", "what it does", "paper", "leaves a client", "server needs"), rows, as_json=as_json)
+        describe_method(METHODS[name], as_json=as_json)
+    elif as_json:
+        costs = measured_costs().methods
+        print_json([facts_of(METHODS[key], costs.get(key)) for key in METHODS])
+    else:
+        print_methods([METHODS[key] for key in METHODS])
 
 
 @app.command("models")

@@ -1,0 +1,43 @@
+"""What a round of each method costs against one of FedAvg, as measured: `costs.json` beside this file.
+
+`benchmarks/method_costs.py` measures and writes it; nothing here is guessed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COSTS = Path(__file__).with_name("costs.json")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A round after the first, on one small job: seconds, bytes both ways, and their ratios to FedAvg's.
+
+    Bytes are none where data is pooled instead of sent round by round.
+    """
+
+    seconds: float
+    seconds_ratio: float
+    bytes: int | None
+    bytes_ratio: float | None
+
+
+@dataclass(frozen=True)
+class MeasuredCosts:
+    """The job that was measured, and what each method cost in it."""
+
+    job: str
+    methods: dict[str, Cost]
+
+
+def measured_costs() -> MeasuredCosts:
+    """Read the measurements; there are none where nobody has measured yet."""
+    if not COSTS.is_file():
+        return MeasuredCosts("", {})
+    values: dict[str, Any] = json.loads(COSTS.read_text(encoding="utf-8"))
+    costs = {name: Cost(**cost) for name, cost in values["methods"].items()}
+    return MeasuredCosts(values["job"], costs)

@@ -1,0 +1,100 @@
+"""`unseen list methods`: a line a method that fits, with what was measured and no more."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from unseen.methods import METHODS, costs
+
+WIDTH = 100
+MEASURED = {
+    "job": "a small job",
+    "methods": {
+        "csac": {"seconds": 1.0, "seconds_ratio": 12.345, "bytes": 7, "bytes_ratio": 1.0},
+        "deepall": {"seconds": 1.0, "seconds_ratio": 0.5, "bytes": None, "bytes_ratio": None},
+    },
+}
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch) -> Path:
+    """Two methods measured, the others not."""
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(MEASURED))
+    monkeypatch.setattr(costs, "COSTS", path)
+    return path
+
+
+def cells(out: str, method: str) -> list[str]:
+    (line,) = [line for line in out.splitlines() if line.split(" ")[0] == method]
+    return [cell for cell in line.split("  ") if cell]
+
+
+def test_every_method_has_one_line_that_fits(unseen, measured):
+    answer = unseen("list", "methods")
+    lines = answer.out.splitlines()
+    assert answer.code == 0 and answer.err == ""
+    assert len(lines) == 1 + len(METHODS)
+    assert max(map(len, lines)) <= WIDTH
+    assert [line.split(" ")[0] for line in lines[1:]] == list(METHODS)
+    assert all(str(METHODS[name].paper.year) in line for name, line in zip(METHODS, lines[1:], strict=True))
+
+
+def test_says_what_leaves_and_what_the_server_sees(unseen, measured):
+    out = unseen("list", "methods").out
+    assert cells(out, "fedavg")[3].strip() == "nothing" and cells(out, "fedavg")[4].strip() == "sums"
+    assert cells(out, "ppdg")[4].strip() == "each client"
+    assert cells(out, "fedavg-share")[3].strip() == "training samples, labels"
+    assert cells(out, "deepall")[3].strip() == "all training data"
+
+
+def test_costs_are_those_measured_and_else_a_dash(unseen, measured):
+    out = unseen("list", "methods").out
+    assert [cell.strip() for cell in cells(out, "csac")[-2:]] == ["12.3", "1.00"]
+    assert [cell.strip() for cell in cells(out, "deepall")[-2:]] == ["0.50", "-"]
+    assert [cell.strip() for cell in cells(out, "ppdg")[-2:]] == ["-", "-"]
+    measured.unlink()
+    assert [cell.strip() for cell in cells(unseen("list", "methods").out, "csac")[-2:]] == ["-", "-"]
+
+
+def test_json_has_the_whole(unseen, measured):
+    entries = {entry["method"]: entry for entry in json.loads(unseen("list", "methods", "--json").out)}
+    assert list(entries) == list(METHODS)
+    assert entries["csac"]["cost"] == MEASURED["methods"]["csac"] and entries["ppdg"]["cost"] is None
+    assert entries["mdfl"]["sends"][:2] == ["model weights", "number of samples"]
+    assert entries["csac"]["needs_individual_updates"] and entries["csac"]["paper"]["year"] == 2023
+
+
+def test_one_method_with_its_settings(unseen, measured):
+    out = unseen("list", "methods", "csac").out
+    assert METHODS["csac"].summary in out and METHODS["csac"].paper.title in " ".join(out.split())
+    assert "time 12.3, bytes 1.00" in out and "acquisition_epochs" in out
+    assert max(map(len, out.splitlines())) <= WIDTH
+    entry = json.loads(unseen("list", "methods", "csac", "--json").out)
+    assert "acquisition_epochs" in [row["setting"] for row in entry["settings"]]
+
+
+def test_an_unknown_method_is_refused(unseen):
+    answer = unseen("list", "methods", "fedavgg")
+    assert answer.code == 2 and "fedavg" in answer.err
+
+
+def test_measurements_in_the_package_are_of_methods_there_are():
+    assert set(costs.measured_costs().methods) <= set(METHODS)
+
+
+def test_measuring_some_methods_keeps_what_is_known_of_others(measured, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    method_costs = importlib.import_module("method_costs")
+    known = json.loads(measured.read_text())
+    known["methods"]["gone"] = known["methods"]["csac"]
+    measured.write_text(json.dumps(known))
+    new = {"seconds": 2.0, "seconds_ratio": 2.0, "bytes": 14, "bytes_ratio": 2.0}
+    method_costs.write({"ppdg": new, "csac": new}, repetitions=1, out=measured)
+    found = costs.measured_costs().methods
+    assert set(found) == {"csac", "deepall", "ppdg"}
+    assert found["csac"] == costs.Cost(**new) and found["deepall"].seconds_ratio == 0.5
