@@ -1,0 +1,115 @@
+"""A sheet for the terminal, as Markdown and as LaTeX with booktabs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from unseen.bench.sheets import Line, Sheet, Text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "±": r"$\pm$", "–": "--", "−": "$-$", "†": r"$^{\dagger}$", "<": "$<$", ">": "$>$",
+    "\u00a0": "~", "\u202f": r"\,", "°": r"$^{\circ}$", "λ": r"$\lambda$",
+}  # fmt: skip
+
+
+def to_terminal(sheet: Sheet) -> Table:
+    """A rich table; published lines are quiet and stand below a rule."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text as Styled
+
+    table = Table(
+        box=SIMPLE_HEAD,
+        title=Styled(sheet.title, style="bold"),
+        title_justify="left",
+        caption=Styled(sheet.note) if sheet.note else None,
+        caption_justify="left",
+        header_style="bold",
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    for place, header in enumerate(sheet.headers):
+        table.add_column(Styled(header), justify="right" if place else "left", overflow="fold")
+    for position, (heading, lines) in enumerate(sheet.groups):
+        if position:
+            table.add_section()
+        if heading:
+            table.add_row(Styled(heading, style="dim italic"))
+        for line in lines:
+            style = "dim" if position else ""
+            table.add_row(*(Styled(cell.text, style="bold" if cell.bold else style) for cell in line))
+    return table
+
+
+def to_markdown(sheet: Sheet, *, level: int = 2) -> str:
+    """A titled Markdown table; what groups are called stands below it."""
+    ruler = [":--", *("--:" for _ in sheet.headers[1:])]
+    lines = [[Text(header) for header in sheet.headers], [Text(mark) for mark in ruler]]
+    lines += [list(line) for _, group in sheet.groups for line in group]
+    rows = ["| " + " | ".join(_markdown(cell) for cell in line) + " |" for line in lines]
+    notes = [f"{heading[0].upper()}{heading[1:]}." for heading, _ in sheet.groups if heading]
+    below = " ".join([*([sheet.note] if sheet.note else []), *notes])
+    return "\n".join([f"{'#' * level} {sheet.title}", "", *rows, *(["", below] if below else [])]) + "\n"
+
+
+def to_latex(sheet: Sheet, *, label: str = "") -> str:
+    r"""A LaTeX table for \usepackage{booktabs}; groups are parted by a rule and a heading."""
+    body: list[str] = []
+    for heading, lines in sheet.groups:
+        if heading:
+            body += [
+                r"\midrule",
+                rf"\multicolumn{{{len(sheet.headers)}}}{{l}}{{\emph{{{escape_latex(heading)}}}}} \\",
+            ]
+        body += [_latex_line(line) for line in lines]
+    header = " & ".join(escape_latex(name) for name in sheet.headers)
+    caption = escape_latex(f"{sheet.title}. {sheet.note}".strip())
+    return "\n".join(
+        [
+            r"\begin{table}[t]",
+            r"\centering",
+            rf"\caption{{{caption}}}",
+            *([rf"\label{{{label}}}"] if label else []),
+            rf"\begin{{tabular}}{{l{'r' * (len(sheet.headers) - 1)}}}",
+            r"\toprule",
+            rf"{header} \\",
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+    ) + "\n"  # fmt: skip
+
+
+def latex_file(sheets: Sequence[Sheet]) -> str:
+    """All sheets for one file that a paper can \\input."""
+    head = "% Written by unseen; needs \\usepackage{booktabs}.\n"
+    slugs = [re.sub(r"[^a-z0-9]+", "-", sheet.title.lower()).strip("-") for sheet in sheets]
+    return head + "\n".join(
+        to_latex(sheet, label=f"tab:{slug}") for sheet, slug in zip(sheets, slugs, strict=True)
+    )
+
+
+def escape_latex(text: str) -> str:
+    """Text that LaTeX prints as it stands."""
+    return "".join(_LATEX.get(sign, sign) for sign in text)
+
+
+def _latex_line(line: Line) -> str:
+    cells = (
+        rf"\textbf{{{escape_latex(cell.text)}}}" if cell.bold else escape_latex(cell.text) for cell in line
+    )
+    return " & ".join(cells) + r" \\"
+
+
+def _markdown(cell: Text) -> str:
+    text = cell.text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+    return f"**{text}**" if cell.bold and text else text

@@ -1,0 +1,110 @@
+"""The results of a bench, sorted by model, selection rule, label, domain and seed."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from unseen.bench.grid import ALL, Grid
+from unseen.bench.results import JobResult
+from unseen.report.wording import METHOD_NAMES
+
+RULES = {
+    "source-validation": "source validation",
+    "leave-one-domain-out": "leave-one-domain-out",
+    "last": "last round",
+    "oracle": "oracle",
+}
+"""The selection rules in the order of all tables: the honest ones first."""
+RULE_MEANINGS = {
+    "source-validation": "the round was chosen by the sources' own validation data: the honest rule",
+    "leave-one-domain-out": "the round was chosen by runs that left out one source domain each: honest too",
+    "last": "the last round, nothing chosen",
+    "oracle": "the round was chosen with the labels of the held-out domain, which nobody has in practice: "
+    "optimistic, only for comparing with papers that do so",
+}
+Values = Mapping[tuple[str, int], float]
+"""(held-out domain, seed) -> metric."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """All finished jobs of one model, and what the grid planned for it.
+
+    several  whether the bench has other models too, so that tables must name this one
+    """
+
+    model: str
+    labels: tuple[str, ...]
+    domains: tuple[str, ...]
+    seeds: tuple[int, ...]
+    results: tuple[JobResult, ...]
+    several: bool = False
+    _found: dict[tuple[str, str], Values] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def metric(self) -> str:
+        """What the numbers are."""
+        return self.results[0].metric if self.results else "accuracy"
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The selection rules that any job has a number for, in the order of all tables."""
+        known = {rule for result in self.results for rule in result.accuracy}
+        return tuple(rule for rule in RULES if rule in known)
+
+    @property
+    def planned(self) -> int:
+        """How many runs each label has when the bench is complete."""
+        return len(self.domains) * len(self.seeds)
+
+    def values(self, label: str, rule: str) -> Values:
+        """A label's numbers by held-out domain and seed; runs without one are left out."""
+        if (label, rule) not in self._found:
+            self._found[label, rule] = {
+                (result.held_out, result.seed): result.accuracy[rule]
+                for result in self.results
+                if result.label == label and math.isfinite(result.accuracy.get(rule, math.nan))
+            }
+        return self._found[label, rule]
+
+    def by_domain(self, label: str, rule: str) -> dict[str, list[float]]:
+        """A label's numbers of every domain, one a seed; domains without any are left out."""
+        found: dict[str, list[float]] = {}
+        for (domain, _), value in self.values(label, rule).items():
+            found.setdefault(domain, []).append(value)
+        return {domain: found[domain] for domain in self.domains if domain in found}
+
+
+def studies(grid: Grid, results: Sequence[JobResult]) -> list[Study]:
+    """One study a model. Where the grid left something open, the results say what it came to."""
+    models = grid.models or tuple(dict.fromkeys(result.model for result in results)) or ("",)
+    seen = tuple(dict.fromkeys(result.held_out for result in results))
+    domains = seen if grid.hold_out == (ALL,) else grid.hold_out
+    return [
+        Study(
+            model=model,
+            labels=tuple(grid.methods),
+            domains=domains,
+            seeds=grid.seeds,
+            results=tuple(result for result in results if _belongs(result, model, grid, domains)),
+            several=len(models) > 1,
+        )
+        for model in models
+    ]
+
+
+def display_name(label: str) -> str:
+    """A label as tables show it: a method's name at its beginning is written as its paper writes it."""
+    known = re.match(r"[a-z0-9]+(-share)?", label)
+    if known and known.group() in METHOD_NAMES:
+        return METHOD_NAMES[known.group()] + label[known.end() :]
+    return label
+
+
+def _belongs(result: JobResult, model: str, grid: Grid, domains: Sequence[str]) -> bool:
+    """Whether the grid asked for a result; a folder may hold those of an earlier, larger grid too."""
+    planned = result.label in grid.methods and result.held_out in domains and result.seed in grid.seeds
+    return planned and result.model == model

@@ -1,0 +1,145 @@
+"""The bench's tables as numbers: methods x held-out domains, one table a selection rule and model.
+
+Published rows stand apart: they are never ranked, tested or averaged together with ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from unseen.bench.against import against_baseline
+from unseen.bench.statistics import Estimate, mean_and_error
+from unseen.bench.study import Study, display_name
+
+CLOSE = 1e-12
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of a table: whether it is the best of its column, and how it stands to the baseline."""
+
+    estimate: Estimate | None = None
+    best: bool = False
+    verdict: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method: a cell for every column, their mean, and how many runs stand behind them."""
+
+    label: str
+    name: str
+    cells: tuple[Cell, ...]
+    mean: Cell
+    runs: int = 0
+
+
+@dataclass(frozen=True)
+class PublishedRows:
+    """Rows of a paper's table, under our columns; values are fractions as ours are.
+
+    source     which table of which paper
+    selection  how the paper chose the round, in its own terms or ours; empty if it does not say
+    """
+
+    source: str
+    rows: tuple[Row, ...]
+    selection: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """All rows of one selection rule and model."""
+
+    rule: str
+    model: str
+    metric: str
+    columns: tuple[str, ...]
+    seeds: int
+    rows: tuple[Row, ...]
+    baseline: str | None = None
+    published: PublishedRows | None = None
+
+    @property
+    def planned(self) -> int:
+        """How many runs a complete row has."""
+        return len(self.columns) * self.seeds
+
+    @property
+    def complete(self) -> bool:
+        """Whether no run is missing."""
+        return all(row.runs == self.planned for row in self.rows)
+
+
+def make_table(
+    study: Study, rule: str, *, baseline: str | None = None, published: PublishedRows | None = None
+) -> Table:
+    """The table of one selection rule; rows without a single run are there too, empty."""
+    rows = [_row(study, label, rule) for label in study.labels]
+    if baseline is not None:
+        verdicts = {each.ours: each.verdict for each in against_baseline(study, rule, baseline)}
+        rows = [replace(row, mean=replace(row.mean, verdict=verdicts.get(row.label, ""))) for row in rows]
+    return Table(
+        rule=rule,
+        model=study.model if study.several else "",
+        metric=study.metric,
+        columns=study.domains,
+        seeds=len(study.seeds),
+        rows=tuple(_best_marked(rows, seeds=len(study.seeds))),
+        baseline=baseline,
+        published=published,
+    )
+
+
+def mean_over_domains(study: Study, label: str, rule: str) -> Estimate | None:
+    """Mean of the domains' means, each counting the same, if every domain has a run.
+
+    Its error comes from the seeds that ran on every domain: the spread of their means over domains.
+    """
+    by_domain = study.by_domain(label, rule)
+    if not study.domains or len(by_domain) < len(study.domains):
+        return None
+    values = study.values(label, rule)
+    whole = [
+        sum(values[domain, seed] for domain in study.domains) / len(study.domains)
+        for seed in study.seeds
+        if all((domain, seed) in values for domain in study.domains)
+    ]
+    over_seeds = mean_and_error(whole)
+    means = [sum(found) / len(found) for found in by_domain.values()]
+    return Estimate(sum(means) / len(means), over_seeds.error if over_seeds else None, len(values))
+
+
+def _row(study: Study, label: str, rule: str) -> Row:
+    by_domain = study.by_domain(label, rule)
+    cells = tuple(Cell(mean_and_error(by_domain.get(domain, ()))) for domain in study.domains)
+    mean = Cell(mean_over_domains(study, label, rule))
+    return Row(label, display_name(label), cells, mean, len(study.values(label, rule)))
+
+
+def _best_marked(rows: Sequence[Row], *, seeds: int) -> list[Row]:
+    """Mark the best of every column, among the cells that lack no run; ties are marked together."""
+    if len(rows) < 2:
+        return list(rows)
+    width = len(rows[0].cells)
+    columns = [_marked([row.cells[place] for row in rows], seeds) for place in range(width)]
+    means = _marked([row.mean for row in rows], seeds * width)
+    return [
+        replace(row, cells=tuple(column[place] for column in columns), mean=means[place])
+        for place, row in enumerate(rows)
+    ]
+
+
+def _marked(cells: Sequence[Cell], planned: int) -> list[Cell]:
+    whole = [cell.estimate.mean for cell in cells if cell.estimate and cell.estimate.count >= planned]
+    if len(whole) < 2:
+        return list(cells)
+    top = max(whole)
+    return [
+        replace(cell, best=cell.estimate.mean >= top - CLOSE)
+        if cell.estimate and cell.estimate.count >= planned
+        else cell
+        for cell in cells
+    ]
