@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from unseen.data import SOURCES, DataRequest, load_data
-from unseen.data.pacs import PACS_CLASSES, PACS_DOMAINS
+from unseen.data.benchmarks import PACS
 from unseen.data.pixels import resize_images, rotate_images, to_rgb
 from unseen.errors import UnseenError
 
+PACS_DOMAINS, PACS_CLASSES = tuple(PACS.domains), tuple(PACS.classes)
 REAL = os.environ.get("UNSEEN_DATA")
 real_data = pytest.mark.skipif(not REAL, reason="UNSEEN_DATA does not point to the data sets")
 ANGLES = ("0", "15", "30", "45", "60", "75")

@@ -18,7 +18,12 @@ DEFAULT_IMAGE_SIZE = 64
 
 def load_folder(path: Path, request: DataRequest) -> DataSet:
     """Load `domain/class/image`; classes are the sorted union over the domains."""
-    scan = scan_folder(path)
+    return load_scan(scan_folder(path), request)
+
+
+def load_scan(scan: FolderScan, request: DataRequest) -> DataSet:
+    """Load the images of a listing, whatever folders they lie in."""
+    path = scan.folder
     problem = scan.problem()
     if problem is not None:
         raise UnseenError(problem)

@@ -1,5 +1,5 @@
 """Importing this module enters every named data set into SOURCES."""
 
-from unseen.data import digits, pacs, rotated
+from unseen.data import benchmarks, digits, office_caltech_home, rotated
 
-__all__ = ["digits", "pacs", "rotated"]
+__all__ = ["benchmarks", "digits", "office_caltech_home", "rotated"]

@@ -37,11 +37,11 @@ class FolderScan:
 
     folder: Path
     files: tuple[ImageFile, ...]
-    empty_classes: tuple[str, ...]
-    empty_domains: tuple[str, ...]
-    homeless: tuple[str, ...]
-    too_deep: tuple[str, ...]
-    other_files: tuple[str, ...]
+    empty_classes: tuple[str, ...] = ()
+    empty_domains: tuple[str, ...] = ()
+    homeless: tuple[str, ...] = ()
+    too_deep: tuple[str, ...] = ()
+    other_files: tuple[str, ...] = ()
 
     @property
     def domains(self) -> tuple[str, ...]:
