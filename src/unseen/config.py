@@ -60,6 +60,8 @@ class RunConfig:
     seed: int = 0
     evaluate_every: int = 1
     selection: str = "source-validation"
+    precision: str = "float32"
+    compile: bool = False
     # where
     data_root: str | None = None
     device: str = "auto"

@@ -26,7 +26,7 @@ from unseen.federation import (
 from unseen.methods import make_method
 from unseen.methods.base import Method
 from unseen.models import ModelFacts, build_model
-from unseen.training import Preparation, TrainingPlan
+from unseen.training import Preparation, TrainingPlan, check_precision
 
 if TYPE_CHECKING:
     from unseen.data.encoding import TableEncoding
@@ -50,6 +50,8 @@ def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = No
     Cheap checks come first, so that a wrong name costs no decoding.
     """
     method = _check_names(config)
+    device = choose_device(config.device)
+    check_precision(config.precision, device)
     data = data or load_data(_request(config, listener))
     if len(data.domains) < 2:
         raise UnseenError(
@@ -99,8 +101,10 @@ def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = No
         prepare=Preparation(
             normalise=Normalise(mean=network.pixel_mean, std=network.pixel_std),
             augmentation=cast(str, config.augment),
-            device=choose_device(config.device),
+            device=device,
+            precision=cast(Any, config.precision),
         ),
+        compile=config.compile,
         seed=config.seed,
         target_mean=encoding.target_mean if encoding else 0.0,
         target_scale=encoding.target_std if encoding else 1.0,
@@ -114,7 +118,7 @@ def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = No
         clients=participant_count(len(federation), config.fraction),
         parameters=sum(parameter.numel() for parameter in network.parameters()),
         samples=experiment.samples_in_round(config.fraction) * config.rounds,
-        on_cpu=experiment.prepare.device.type == "cpu",
+        on_cpu=device.type == "cpu",
     )
     config = config.resolved(workers=hands.workers, threads=hands.threads)
     return Setup(config, experiment, facts, encoding, hands, config.identity(**content))

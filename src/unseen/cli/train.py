@@ -134,6 +134,13 @@ def train_command(  # noqa: PLR0917 (one parameter an option)
     selection: Annotated[
         str | None, typer.Option(help="source-validation, last or oracle.", rich_help_panel=_HOW)
     ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="float32, or bfloat16 on a GPU.", rich_help_panel=_HOW)
+    ] = None,
+    compile: Annotated[
+        bool | None,
+        typer.Option("--compile", help="Let PyTorch compile the model first.", rich_help_panel=_HOW),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps.", rich_help_panel=_WHERE)] = None,
     workers: Annotated[
         int | None, typer.Option(help="Processes that train clients side by side.", rich_help_panel=_WHERE)

@@ -30,6 +30,7 @@ class Experiment:
     """Data, who holds it, the method, the network at its start, and how clients train.
 
     target_mean, target_scale  bring standardised regression targets back to their own unit
+    compile                    let PyTorch compile the module that clients train
     """
 
     data: DataSet
@@ -41,6 +42,7 @@ class Experiment:
     seed: int
     target_mean: float = 0.0
     target_scale: float = 1.0
+    compile: bool = False
 
     def samples_in_round(self, fraction: float) -> int:
         """About how many samples a round trains on, repetitions counted."""
@@ -121,6 +123,8 @@ class Workspace:
         )
         self.module: nn.Module = module.to(device)
         self.flat = FlatState(self.module)
+        if experiment.compile:
+            self.module.compile()
         self.deployed = experiment.method.deployed(self.module)
 
     def train_client(

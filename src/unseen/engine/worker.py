@@ -91,10 +91,19 @@ def work(number: int, pipe: Connection, shared: SharedExperiment) -> None:
         return
 
 
+def own_device(device: torch.device, number: int) -> torch.device:
+    """Spread workers over all GPUs where no single one was named; several may share one."""
+    if device != torch.device("cuda"):
+        return device
+    return torch.device("cuda", number % max(torch.cuda.device_count(), 1))
+
+
 class _Worker:
     def __init__(self, number: int, shared: SharedExperiment) -> None:
         self.number = number
-        self.workspace = Workspace(shared.open())
+        experiment = shared.open()
+        device = own_device(experiment.prepare.device, number)
+        self.workspace = Workspace(replace(experiment, prepare=replace(experiment.prepare, device=device)))
         self.states = shared.states
         self.weights = torch.from_numpy(shared.weights.open(writable=True))
         self.rows = torch.from_numpy(shared.rows.open(writable=True))

@@ -4,8 +4,10 @@ from unseen.training.batches import Preparation, batch_positions
 from unseen.training.client import ClientWork, DivergedError, Update, reason_to_reject
 from unseen.training.effective_steps import effective_steps, require_sums_of_gradients
 from unseen.training.plan import Optimiser, TrainingPlan
+from unseen.training.precision import PRECISIONS, check_precision, computing_in
 
 __all__ = [
+    "PRECISIONS",
     "ClientWork",
     "DivergedError",
     "Optimiser",
@@ -13,6 +15,8 @@ __all__ = [
     "TrainingPlan",
     "Update",
     "batch_positions",
+    "check_precision",
+    "computing_in",
     "effective_steps",
     "reason_to_reject",
     "require_sums_of_gradients",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from unseen.data import Batch
 from unseen.data.augment import AUGMENTATIONS
 from unseen.data.transforms import Normalise
+from unseen.training.precision import Precision, computing_in
 
 
 def batch_positions(
@@ -45,13 +47,24 @@ class Preparation:
     normalise: Normalise
     augmentation: str = "none"
     device: torch.device = _CPU
+    precision: Precision = "float32"
 
     def __call__(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         """Move, augment (in training) and normalise a batch."""
-        inputs = batch.inputs.to(self.device, non_blocking=True)
+        inputs = self._moved(batch.inputs)
         if generator is None or self.augmentation == "none" or inputs.ndim != 4:
             inputs = self.normalise(inputs)
         else:
             augment = AUGMENTATIONS[self.augmentation]
             inputs = self.normalise.finish(augment(self.normalise.scale(inputs), generator))
-        return Batch(inputs, batch.targets.to(self.device), batch.domains.to(self.device))
+        return Batch(inputs, self._moved(batch.targets), self._moved(batch.domains))
+
+    def computing(self) -> AbstractContextManager[object]:
+        """Surround forward passes with this, so that they compute in the chosen precision."""
+        return computing_in(self.precision, self.device)
+
+    def _moved(self, values: Tensor) -> Tensor:
+        """Bring values to the device; to a GPU through page-locked memory, so that nobody waits for it."""
+        if self.device.type == "cuda":
+            values = values.pin_memory()
+        return values.to(self.device, non_blocking=True)

@@ -145,7 +145,8 @@ class ClientWork:
         for batch in self.batches(plan=plan, purpose=purpose, samples=samples):
             for flat in trained:
                 flat.gradient.zero_()
-            value = loss(batch)
+            with self.prepare.computing():
+                value = loss(batch)
             value.backward()
             if adjust_gradient is not None:
                 adjust_gradient(self.flat.parameters, self.flat.gradient)
