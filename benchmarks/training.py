@@ -160,6 +160,9 @@ def main() -> None:
         values[f"{work}: one worker / bare loop of one thread, per CPU second"] = median_ratio(
             taken, f"{work} ours 1", f"{work} bare 1", PER_CPU
         )
+        values[f"{work}: two workers / one worker"] = median_ratio(
+            taken, f"{work} ours 2", f"{work} ours 1", THROUGHPUT
+        )
     last = sorted(taken["W2 ours 2"], key=lambda one: one["first round after"])
     values["W2: first round after, s (median)"] = last[len(last) // 2]["first round after"]
     values["W2: memory of all processes, GB (largest)"] = max(one["memory in GB"] for one in last)

@@ -148,7 +148,7 @@ class Rounds:
         kept = [position for position, reply in enumerate(replies) if reply.client in names]
         return Updates(
             clients=tuple(client for client, _ in accepted),
-            rows=rows if len(kept) == len(rows) else rows[kept],
+            rows=_moved_together(rows, kept),
             samples=torch.tensor([update.samples for _, update in accepted], dtype=torch.float64),
             steps=torch.tensor([update.steps for _, update in accepted], dtype=torch.float64),
             extras=tuple(update.extras for _, update in accepted),
@@ -179,6 +179,14 @@ class Rounds:
 
     def _record(self, event: str, **values: object) -> None:
         self.listener.recorded(self.records.append(event, **values))
+
+
+def _moved_together(rows: Tensor, kept: Sequence[int]) -> Tensor:
+    """Bring the kept rows, in rising order, to the front in place: a copy of them all could be too large."""
+    for place, row in enumerate(kept):
+        if place != row:
+            rows[place].copy_(rows[row])
+    return rows[: len(kept)]
 
 
 def summary(accepted: Sequence[Accepted], diagnostics: Record) -> Record:
