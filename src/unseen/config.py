@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ class RunConfig:
     # what is learnt
     data: str
     hold_out: tuple[str, ...]
+    sources: tuple[str, ...] = ()
     task: Task | None = None
     domain_column: str = "domain"
     target: str = "target"
@@ -89,9 +90,8 @@ class RunConfig:
         for name in values:
             if name not in known:
                 raise unknown_name("option", name, known)
-        hold_out = values.get("hold_out", ())
-        held = (hold_out,) if isinstance(hold_out, str) else tuple(hold_out)
-        return cls(**{**values, "hold_out": held})
+        domains = {name: _names(values.get(name, ())) for name in ("hold_out", "sources")}
+        return cls(**{**values, **domains})
 
     def resolved(self, **chosen: Any) -> RunConfig:
         """Fill in what was left open."""
@@ -132,6 +132,10 @@ class RunConfig:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UnseenError(f"{path} is not a TOML file: {error}") from error
         return cls.from_mapping(values)
+
+
+def _names(given: str | Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _toml(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+import tomllib
 
 import pytest
 from safetensors.torch import load_file
@@ -38,6 +39,16 @@ def test_json_and_run_folder(unseen, tmp_path):
         assert (folder / name).exists(), name
     assert list((folder / "figures").glob("*.png"))
     assert {**json.loads((folder / "result.json").read_text()), "folder": "r1"} == result
+
+
+def test_only_the_sources_asked_for_are_trained_on_and_evaluated(unseen, tmp_path):
+    answer = unseen(*RUN, "--source", "15", "--source", "60", "--out", tmp_path / "run")
+    assert answer.code == 0
+    records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
+    assert [client["name"] for client in records[0]["clients"]] == ["15", "60"]
+    scored = {score["domain"] for record in records for score in record.get("scores", [])}
+    assert scored == {"15", "60", records[0]["held_out"][0]}
+    assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["sources"] == ["15", "60"]
 
 
 def test_same_seed_same_bits_other_seed_other_weights(unseen, tmp_path):

@@ -139,3 +139,18 @@ def test_participants_are_sorted_distinct_and_a_function_of_seed_and_round(data)
 def test_impossible_fractions_of_clients_are_refused(data, fraction):
     with pytest.raises(UsageError, match="fraction of clients"):
         participants(federate(data), fraction=fraction, round=0, seed=0)
+
+
+def test_domains_that_are_not_asked_for_take_no_part(data):
+    some = make_federation(
+        data, held_out=("a",), plan=PartitionPlan(), fractions=SplitFractions(), seed=0, among=("c", "a")
+    )
+    whole = federate(data, "a")
+    assert some.sources == some.names == ("c",) and some.pooled().sources == ("c",)
+    assert np.array_equal(some[0].train, whole[whole.position("c")].train)
+    with pytest.raises(UsageError, match="unknown source domain"):
+        make_federation(
+            data, held_out=("a",), plan=PartitionPlan(), fractions=SplitFractions(), seed=0, among=("d",)
+        )
+    with pytest.raises(UsageError, match="all source domains asked for are held out"):
+        data.require_hold_out(("a",), ("a",))

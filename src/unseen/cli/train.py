@@ -38,6 +38,12 @@ def train_command(  # noqa: PLR0917 (one parameter an option)
         list[str] | None,
         typer.Option(help="Domain that takes no part in training (repeatable).", rich_help_panel=_DATA),
     ] = None,
+    sources: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--source", help="Train on this domain and not on all (repeatable).", rich_help_panel=_DATA
+        ),
+    ] = None,
     image_size: Annotated[
         int | None, typer.Option(help="Side of the square images.", rich_help_panel=_DATA)
     ] = None,

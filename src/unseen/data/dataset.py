@@ -101,14 +101,20 @@ class DataSet:
             for domain, row in zip(self.domains, counts, strict=True)
         }
 
-    def require_hold_out(self, held_out: tuple[str, ...]) -> tuple[str, ...]:
-        """Check the names of the held-out domains and return the others, the sources."""
-        for name in held_out:
-            if name not in self.domains:
-                raise unknown_name("domain to hold out", name, self.domains)
-        sources = tuple(name for name in self.domains if name not in held_out)
+    def require_hold_out(self, held_out: tuple[str, ...], among: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Check the names of the held-out domains and return the others, the sources.
+
+        among  the domains that sources are taken from; empty = all
+        """
+        for kind, names in (("domain to hold out", held_out), ("source domain", among)):
+            for name in names:
+                if name not in self.domains:
+                    raise unknown_name(kind, name, self.domains)
+        wanted = among or self.domains
+        sources = tuple(name for name in self.domains if name in wanted and name not in held_out)
         if not sources:
-            raise UsageError(f"all domains of {self.name} are held out: nothing is left to train on")
+            every = "all source domains asked for" if among else f"all domains of {self.name}"
+            raise UsageError(f"{every} are held out: nothing is left to train on")
         return sources
 
 

@@ -61,8 +61,7 @@ class Experiment:
 
     def evaluation_sets(self, *splits: str) -> list[EvaluationSet]:
         """All non-empty (domain, split) pairs of the given splits."""
-        held_out = self.federation.held_out
-        sources = [domain for domain in self.data.domains if domain not in held_out]
+        held_out, sources = self.federation.held_out, self.federation.sources
         return [
             (domain, split)
             for split in splits

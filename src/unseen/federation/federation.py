@@ -42,11 +42,12 @@ class Federation:
         domain_of: Indices,
         domains: tuple[str, ...],
         held_out: tuple[str, ...],
+        sources: tuple[str, ...],
     ) -> None:
         """Take each row's slot: three times the position of its client, plus its split."""
         self.names = tuple(names)
         self.held_out = held_out
-        self.sources = tuple(name for name in domains if name not in held_out)
+        self.sources = sources
         self._domain_of = domain_of
         self._domains = domains
         self._rows = rows[np.lexsort((rows, slots))]
@@ -109,15 +110,25 @@ class Federation:
             domain_of=self._domain_of,
             domains=self._domains,
             held_out=self.held_out,
+            sources=self.sources,
         )
 
 
 def make_federation(
-    data: DataSet, *, held_out: tuple[str, ...], plan: PartitionPlan, fractions: SplitFractions, seed: int
+    data: DataSet,
+    *,
+    held_out: tuple[str, ...],
+    plan: PartitionPlan,
+    fractions: SplitFractions,
+    seed: int,
+    among: tuple[str, ...] = (),
 ) -> Federation:
-    """Split every source domain and deal it to clients; held-out samples reach none of them."""
+    """Split every source domain and deal it to clients; held-out samples reach none of them.
+
+    among  the only domains that take part, the held-out ones excepted; empty = all
+    """
     held_out = tuple(dict.fromkeys(held_out))
-    sources = data.require_hold_out(held_out)
+    sources = data.require_hold_out(held_out, among)
     _require_learnable(data, held_out, sources)
     splits = {domain: split_domain(data, domain, fractions, seed=seed) for domain in sources}
     for domain, labels in splits.items():
@@ -131,6 +142,7 @@ def make_federation(
         domain_of=data.domain_of,
         domains=data.domains,
         held_out=held_out,
+        sources=sources,
     )
 
 
