@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import TypeVar, cast
+from typing import ClassVar, TypeVar, cast
 
 from torch import Tensor, nn
 
@@ -36,14 +35,18 @@ _REFERENCE = "reference"
 
 
 class RepresentationMethod(Method[R]):
-    """Clients minimise task loss + alpha_L2R * L2R + alpha_CMI * CMI; the server averages what they send."""
+    """Clients minimise task loss + alpha_L2R * L2R + alpha_CMI * CMI; the server averages what they send.
+
+    probabilistic  whether representations are drawn, where the settings do not say it
+    """
 
     paper = FEDSR_PAPER
+    probabilistic: ClassVar[bool] = True
 
     @property
-    @abstractmethod
     def objective(self) -> Objective:
-        """Which of the parts this method has."""
+        """The terms that the method's settings know; the others are off."""
+        return Objective(**{"probabilistic": self.probabilistic, **vars(self.settings)})
 
     def build(self, network: Network, *, seed: int) -> nn.Module:
         """Join the network with the layers and the reference that the objective needs."""

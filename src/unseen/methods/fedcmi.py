@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unseen.methods._fedsr_method import REFERENCE_SENT, RepresentationMethod
-from unseen.methods._fedsr_settings import FedCMISettings, Objective
+from unseen.methods._fedsr_settings import FedCMISettings
 from unseen.methods.base import register
 
 
@@ -14,8 +14,3 @@ class FedCMI(RepresentationMethod[FedCMISettings]):
     name = "fedcmi"
     summary = "a probabilistic representation held near a learnt reference of its class: half of FedSR"
     sends = ("model weights", REFERENCE_SENT, "number of samples")
-
-    @property
-    def objective(self) -> Objective:
-        """The divergence term alone."""
-        return Objective(probabilistic=True, **vars(self.settings))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unseen.methods._fedsr_method import RepresentationMethod
-from unseen.methods._fedsr_settings import FedL2RSettings, Objective
+from unseen.methods._fedsr_settings import FedL2RSettings
 from unseen.methods.base import register
 
 
@@ -13,8 +13,4 @@ class FedL2R(RepresentationMethod[FedL2RSettings]):
 
     name = "fedl2r"
     summary = "FedAvg with a penalty on the squared length of the representation: half of FedSR"
-
-    @property
-    def objective(self) -> Objective:
-        """The length term alone."""
-        return Objective(probabilistic=False, **vars(self.settings))
+    probabilistic = False

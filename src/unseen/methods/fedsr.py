@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unseen.methods._fedsr_method import REFERENCE_SENT, RepresentationMethod
-from unseen.methods._fedsr_settings import FedSRSettings, Objective
+from unseen.methods._fedsr_settings import FedSRSettings
 from unseen.methods.base import register
 
 
@@ -17,8 +17,3 @@ class FedSR(RepresentationMethod[FedSRSettings]):
     name = "fedsr"
     summary = "a probabilistic representation that is kept short and near a learnt reference of its class"
     sends = ("model weights", REFERENCE_SENT, "number of samples")
-
-    @property
-    def objective(self) -> Objective:
-        """Both terms."""
-        return Objective(**vars(self.settings))
