@@ -12,20 +12,19 @@ from rich.console import Console
 from rich.text import Text
 
 from unseen.cli.console import messages, print_json, printable, results
+from unseen.cli.getting import get_command
 from unseen.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
     from unseen.data import DataRequest
     from unseen.data.check import DataCheck
 
-app = typer.Typer(no_args_is_help=True, help="Look at data.\n\nExample:\n\n    unseen data check my_data/")
+app = typer.Typer(
+    no_args_is_help=True, help="Look at data, or get some.\n\nExample:\n\n    unseen data check my_data/"
+)
+app.command("get")(get_command)
 
 TASKS = ("classification", "regression")
-
-
-@app.callback()
-def _group() -> None:
-    """Keep `check` a command of its own as long as it is the only one."""
 
 
 @app.command("check")

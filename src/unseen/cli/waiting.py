@@ -6,19 +6,29 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 PATIENCE = 2.0
 
 
 class LateBar:
-    """Called with (what, done, total) by the work; draws once the user has waited long enough."""
+    """Called with (what, done, total) by the work; draws once the user has waited long enough.
 
-    def __init__(self, console: Console) -> None:
+    bytes  whether the numbers are bytes
+    """
+
+    def __init__(self, console: Console, *, bytes: bool = False) -> None:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
-            MofNCompleteColumn(),
+            DownloadColumn() if bytes else MofNCompleteColumn(),
             TimeRemainingColumn(compact=True),
             console=console,
             transient=True,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from unseen.data.class_folders import ClassFolders, Names, load_class_folders
+from unseen.data.obtain import Obtain
 from unseen.data.sources import SOURCES, Source
 
 
@@ -82,19 +83,50 @@ DIGITS_DG = ClassFolders(
 )
 
 
-def register(layout: ClassFolders, description: str) -> None:
+NONE_STATED = "none stated"
+DOMAINBED = "github.com/facebookresearch/DomainBed (domainbed/scripts/download.py, from Google Drive)"
+
+
+def register(layout: ClassFolders, description: str, *, licence: str, where: str) -> None:
     """Enter a set into the registry."""
     SOURCES.register(layout.name)(
         Source(
             load=partial(load_class_folders, layout),
             description=f"{description}, RGB, {layout.size} px unless told",
             domains=", ".join(layout.domains),
+            obtain=Obtain(licence=licence, where=where, put=layout.needs),
         )
     )
 
 
-register(PACS, "PACS: photographs, paintings, cartoons, sketches, 9991 images, 7 classes")
-register(VLCS, "VLCS: photographs of four collections, 10729 images, 5 classes")
-register(OFFICE_HOME, "Office-Home: things of office and home, 15588 images, 65 classes")
-register(TERRA_INCOGNITA, "TerraIncognita: animals before four camera traps, about 24800 images, 10 classes")
-register(DIGITS_DG, "Digits-DG: 600 of each digit from MNIST, MNIST-M, SVHN and SYN")
+register(
+    PACS,
+    "PACS: photographs, paintings, cartoons, sketches, 9991 images, 7 classes",
+    licence=NONE_STATED,
+    where=f"dali-dl.github.io/project_iccv2017.html, or {DOMAINBED}",
+)
+register(
+    VLCS,
+    "VLCS: photographs of four collections, 10729 images, 5 classes",
+    licence="none stated for the whole; the photographs are those of four collections",
+    where=DOMAINBED,
+)
+register(
+    OFFICE_HOME,
+    "Office-Home: things of office and home, 15588 images, 65 classes",
+    licence="a fair use notice, on its page",
+    where=f"www.hemanthdv.org/officeHomeDataset.html, or {DOMAINBED}",
+)
+register(
+    TERRA_INCOGNITA,
+    "TerraIncognita: animals before four camera traps, about 24800 images, 10 classes",
+    licence="Community Data License Agreement, permissive",
+    where="lila.science/datasets/caltech-camera-traps; github.com/facebookresearch/DomainBed "
+    "(domainbed/scripts/download.py) downloads it and sorts it into folders",
+)
+register(
+    DIGITS_DG,
+    "Digits-DG: 600 of each digit from MNIST, MNIST-M, SVHN and SYN",
+    licence=NONE_STATED,
+    where="github.com/KaiyangZhou/Dassl.pytorch (DATASETS.md, from Google Drive)",
+)

@@ -12,7 +12,7 @@ from typing import Any
 from unseen.data.dataset import DataSet
 from unseen.data.decode import UnreadableImageError, describe_image, in_parallel
 from unseen.data.scan import FolderScan, scan_folder
-from unseen.data.sources import SOURCES, DataRequest, Progress, load_data, no_progress
+from unseen.data.sources import SOURCES, DataRequest, Progress, fill_registry, load_data, no_progress
 
 _UNBALANCED = 20
 """Above this ratio between the largest and the smallest, users are warned."""
@@ -53,8 +53,9 @@ class DataCheck:
 
 def check_data(request: DataRequest) -> DataCheck:
     """Check a folder file by file; load anything else (a named set, a table) and count it."""
+    fill_registry()
     path = Path(request.source).expanduser()
-    if path.is_dir() and request.source not in _known_names():
+    if path.is_dir() and request.source not in SOURCES:
         return check_folder(path, progress=request.progress)
     data = load_data(request)
     counts = data.class_counts() or {domain: {"rows": len(data.indices(domain))} for domain in data.domains}
@@ -174,9 +175,3 @@ def _one_class(scan: FolderScan) -> str:
     if len(scan.classes) > 1:
         return ""
     return f"{scan.folder}: found one class only ({scan.classes[0]}), expected at least two folders a domain"
-
-
-def _known_names() -> list[str]:
-    from unseen.data import named  # noqa: F401  (fills SOURCES)
-
-    return list(SOURCES)

@@ -9,6 +9,8 @@ import numpy as np
 
 from unseen.data.dataset import DataSet, Indices
 from unseen.data.decode import Pixels
+from unseen.data.digit_files import MNIST, SVHN, USPS
+from unseen.data.obtain import Obtain
 from unseen.data.pixels import resize_images, to_rgb
 from unseen.data.roots import data_root
 from unseen.data.sources import SOURCES, DataRequest, Source
@@ -94,7 +96,7 @@ def _read_npz(path: Path) -> tuple[Pixels, Indices]:
 
 def _read_svhn(folder: Path) -> tuple[Pixels, Indices]:
     """Read the release, which keeps the number of the picture last and calls the digit zero 10."""
-    from scipy.io import loadmat  # type: ignore[import-untyped]
+    from scipy.io import loadmat
 
     images, labels = [], []
     for name in _SVHN_FILES:
@@ -116,5 +118,12 @@ SOURCES.register("digits")(
         load=load_digits,
         description="digits of MNIST, MNIST-M, USPS, SVHN and SYN, those that are there, 32x32 RGB",
         domains=", ".join(DIGIT_DOMAINS),
+        obtain=Obtain(
+            licence="; ".join(f"{part.title} {part.licence}" for part in (MNIST, USPS, SVHN)),
+            where="MNIST, USPS and SVHN can be downloaded; MNIST-M and SYN come from the authors of "
+            "'Unsupervised Domain Adaptation by Backpropagation' (Ganin and Lempitsky 2015)",
+            put=_NEEDS,
+            downloads=(MNIST, USPS, SVHN),
+        ),
     )
 )

@@ -14,6 +14,7 @@ from unseen.data.benchmarks import OFFICE_HOME
 from unseen.data.class_folders import ClassFolders, relabelled
 from unseen.data.dataset import DataSet
 from unseen.data.folders import DEFAULT_IMAGE_SIZE, load_scan
+from unseen.data.obtain import Obtain
 from unseen.data.roots import data_root
 from unseen.data.scan import FolderScan, ImageFile
 from unseen.data.sources import SOURCES, DataRequest, Source
@@ -69,5 +70,11 @@ SOURCES.register("office-caltech-home")(
         description="the 8 classes that Office-Caltech and Office-Home share, 7 domains (CSAC), RGB, "
         f"{DEFAULT_IMAGE_SIZE} px unless told",
         domains=", ".join((*OFFICE_CALTECH.domains, *OFFICE_HOME.domains)),
+        obtain=Obtain(
+            licence="Office-Home a fair use notice on its page, Office-Caltech none stated",
+            where="www.hemanthdv.org/officeHomeDataset.html (Office-Home), "
+            "people.eecs.berkeley.edu/~jhoffman/domainadapt (Office), data.caltech.edu (Caltech-256)",
+            put=_NEEDS,
+        ),
     )
 )

@@ -11,7 +11,9 @@ import numpy as np
 
 from unseen.data.dataset import DataSet, Indices
 from unseen.data.decode import Pixels
+from unseen.data.digit_files import MNIST
 from unseen.data.digits import DIGIT_CLASSES, NPZ_KEYS, read_digits
+from unseen.data.obtain import Obtain
 from unseen.data.pixels import resize_images, rotate_images
 from unseen.data.roots import data_root
 from unseen.data.sources import SOURCES, DataRequest, Source
@@ -120,13 +122,15 @@ def _rotated(
 
 
 _DOMAINS = ", ".join(map(str, ANGLES))
+_MNIST_IS_TO_BE_HAD = Obtain(
+    licence=MNIST.licence, where="http://yann.lecun.com/exdb/mnist/", put=_MNIST_FILE, downloads=(MNIST,)
+)
 
 SOURCES.register("rotated-digits")(
     Source(
         load=load_rotated_digits,
         description="scikit-learn's 1797 handwritten digits turned by six angles, 16x16 grey; no download",
         domains=_DOMAINS,
-        needs_files=False,
     )
 )
 SOURCES.register("rotated-mnist")(
@@ -134,6 +138,7 @@ SOURCES.register("rotated-mnist")(
         load=load_rotated_mnist,
         description="MNIST turned clockwise, the same 100 pictures a class at every angle (CSAC), 28x28 grey",
         domains=_DOMAINS,
+        obtain=_MNIST_IS_TO_BE_HAD,
     )
 )
 SOURCES.register("rotated-mnist-disjoint")(
@@ -141,5 +146,6 @@ SOURCES.register("rotated-mnist-disjoint")(
         load=load_rotated_mnist_disjoint,
         description="all 70000 of MNIST turned counter-clockwise, each at one angle (DomainBed), 28x28 grey",
         domains=_DOMAINS,
+        obtain=_MNIST_IS_TO_BE_HAD,
     )
 )

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unseen.data.dataset import DataSet, Task
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.registry import Registry
+
+if TYPE_CHECKING:
+    from unseen.data.obtain import Obtain
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, how many are done, how many there are)."""
@@ -40,12 +44,20 @@ class DataRequest:
 
 @dataclass(frozen=True)
 class Source:
-    """A named data set: how to load it, what it is, and whether it needs files a user must supply."""
+    """A named data set: how to load it, what it is, and how to come by its files.
+
+    obtain  None when it comes with the package
+    """
 
     load: Callable[[DataRequest], DataSet]
     description: str
     domains: str
-    needs_files: bool = True
+    obtain: Obtain | None = None
+
+    @property
+    def needs_files(self) -> bool:
+        """Whether a user must supply files."""
+        return self.obtain is not None
 
 
 SOURCES: Registry[Source] = Registry("data set")
@@ -54,7 +66,7 @@ TABLE_SUFFIXES = (".csv", ".parquet")
 
 def load_data(request: DataRequest) -> DataSet:
     """Load a data set by name, folder or table file; refuse anything else with the nearest name."""
-    _fill_registry()
+    fill_registry()
     if request.image_size is not None and request.image_size < 4:
         raise UsageError(f"image size {request.image_size} is too small; use 4 or more pixels")
     if request.source in SOURCES:
@@ -80,9 +92,10 @@ def load_data(request: DataRequest) -> DataSet:
 
 def list_sources() -> list[tuple[str, Source]]:
     """List the named data sets."""
-    _fill_registry()
+    fill_registry()
     return [(name, SOURCES[name]) for name in SOURCES]
 
 
-def _fill_registry() -> None:
+def fill_registry() -> None:
+    """Make every named data set known."""
     import unseen.data.named  # noqa: F401
