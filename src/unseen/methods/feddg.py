@@ -71,6 +71,7 @@ class FedDG(Method[FedDGSettings]):
         year=2021,
         venue="CVPR",
     )
+    needs_individual_updates = True
     sends: tuple[str, ...] = ("model weights", "number of samples", SPECTRA)
 
     def __init__(self, settings: FedDGSettings) -> None:
