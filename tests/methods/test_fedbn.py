@@ -191,3 +191,10 @@ def test_regression(make_experiment, tiny_regression, make_normed_network, go, r
     losses = [record["loss"] for record in rounds_of(records)]
     assert torch.isfinite(ours.weights).all() and losses[-1] < losses[0]
     assert rounds_of(records)[0]["diagnostics"]["batch_norm_values"] > 0
+
+
+def test_the_average_over_clients_makes_a_usable_model(make_uneven_experiment, go):
+    plan = TrainingPlan(epochs=8, batch_size=4, lr=0.05, momentum=0.5)
+    _, records = go(make_uneven_experiment("fedbn", plan=plan), rounds=4)
+    scores = [score for score in records.entries[-1]["scores"] if score["split"] == "validation"]
+    assert len(scores) == 3 and all(score["metrics"]["accuracy"] > 0.8 for score in scores)

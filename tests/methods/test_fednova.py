@@ -109,7 +109,7 @@ def run_quadratics(method, *, rounds=4000):
 
 
 def test_the_objective_is_met_that_fedavg_misses():
-    """Section 2 of the paper: with unequal steps FedAvg ends at 0.9 although both clients count alike."""
+    """Objective inconsistency: with unequal steps FedAvg ends at 0.9 although both clients count alike."""
     assert run_quadratics("fedavg") == pytest.approx(0.9, abs=0.01)
     assert run_quadratics("fednova") == pytest.approx(0.5, abs=0.01)
 

@@ -36,7 +36,7 @@ class FedAvgMSettings(Settings):
 
 @register
 class FedAvgM(Method[FedAvgMSettings]):
-    """Server momentum: v <- beta v + (w - sum_k p_k w_k), w <- w - server_lr v (section 4.3 of the paper).
+    """Server momentum: v <- beta v + (w - sum_k p_k w_k), w <- w - server_lr v.
 
     Momentum is a matter of parameters; batch-norm statistics are averaged as in FedAvg.
     """

@@ -29,7 +29,7 @@ class FedNovaSettings(Settings):
 
 @register
 class FedNova(Method[FedNovaSettings]):
-    """w <- w - tau_eff sum_k p_k lr d_k with lr d_k = (w - w_k) / ||a_k||_1 (equations 10 and 11).
+    """w <- w - tau_eff sum_k p_k lr d_k with lr d_k = (w - w_k) / ||a_k||_1.
 
     ||a_k||_1 counts a client's steps, momentum included; tau_eff = sum_k p_k ||a_k||_1.
     Normalisation is a matter of parameters; batch-norm statistics are averaged as in FedAvg.

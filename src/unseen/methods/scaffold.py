@@ -75,7 +75,7 @@ class Scaffold(Method[ScaffoldSettings]):
         return {CONTROL: state[CONTROL]} if CONTROL in state else {}
 
     def client(self, work: ClientWork) -> Update:
-        """Train with corrected gradients, renew c_k and send its change (lines 5 to 14)."""
+        """Train with corrected gradients, renew c_k and send its change (equations 3 and 4)."""
         if not self.settings.control:
             return super().client(work)
         if self.settings.option == "II":
@@ -98,7 +98,7 @@ class Scaffold(Method[ScaffoldSettings]):
         return replace(update, extras={CHANGE: renewed - own})
 
     def server(self, work: ServerWork) -> Tensor:
-        """x <- x + eta_g mean(y_k - x), c <- c + |S| / N mean(c_k+ - c_k) (lines 16 and 17)."""
+        """x <- x + eta_g mean(y_k - x), c <- c + |S| / N mean(c_k+ - c_k) (equation 5)."""
         updates = work.updates
         weights = client_weights(updates.samples, self.settings.weighting)
         if self.settings.control:
@@ -114,7 +114,7 @@ class Scaffold(Method[ScaffoldSettings]):
 
 
 def mean_followed_gradient(work: ClientWork, update: Update) -> Tensor:
-    """(x - y_k) / (K eta_l) of option II: the mean of the corrected gradients that the steps followed.
+    """(x - y_k) / (K eta_l) of option II (equation 4): the mean corrected gradient that steps followed.
 
     With momentum K becomes the number of effective steps, so that constant gradients are found exactly.
     """
@@ -124,7 +124,7 @@ def mean_followed_gradient(work: ClientWork, update: Update) -> Tensor:
 
 
 def gradient_at_start(work: ClientWork) -> Tensor:
-    """g_k(x) of option I: the mean gradient of all local data at the received weights; those stay."""
+    """g_k(x) of option I (equation 4): the gradient of all local data at the received weights."""
     total = torch.zeros_like(work.flat.gradient)
     order, augment = work.generator("control variate: order"), work.generator("control variate: augmentation")
     work.module.train()

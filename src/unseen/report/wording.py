@@ -22,6 +22,7 @@ METRIC_NAMES = {
 METHOD_NAMES = {
     "agrrand": "AgrRand", "agrsum": "AgrSum", "copa": "COPA", "csac": "CSAC", "cwt": "CWT",
     "deepall": "DeepAll", "fedadg": "FedADG", "fedavg": "FedAvg", "fedavg-share": "FedAvg-Share",
+    "fedavgm": "FedAvgM", "fedbn": "FedBN", "fednova": "FedNova", "scaffold": "SCAFFOLD",
     "fedcmi": "FedCMI", "feddg": "FedDG", "fedga": "FedGA", "fedl2r": "FedL2R", "fedprox": "FedProx",
     "fedsr": "FedSR", "mdfl": "MDFL", "moon": "MOON", "pcgrad": "PCGrad", "ppdg": "PPDG",
 }  # fmt: skip
