@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from unseen.data import SOURCES, DataRequest, load_data
+from unseen.data import SOURCES, DataRequest, list_sources, load_data
 from unseen.data.benchmarks import PACS
 from unseen.data.pixels import resize_images, rotate_images, to_rgb
 from unseen.errors import UnseenError
@@ -308,3 +308,21 @@ class TestRealFiles:
         assert counts == {"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929}
         again = load_data(DataRequest("pacs", root=Path(REAL or ""), image_size=16))
         assert again.fingerprint == data.fingerprint
+
+
+def test_what_is_there_is_told_without_reading_it(tmp_path):
+    sources = dict(list_sources())
+    assert sources["rotated-digits"].present_domains(None) == ("0", "15", "30", "45", "60", "75")
+    assert sources["rotated-mnist"].present_domains(None) == ()
+    for name, source in sources.items():
+        if source.needs_files:
+            assert source.present is not None, f"{name}: say which of its domains are there"
+            assert source.present_domains(tmp_path) == ()
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits" / "mnist.npz").touch()
+    (tmp_path / "OfficeHome" / "Real World").mkdir(parents=True)
+    (tmp_path / "office-caltech" / "amazon").mkdir(parents=True)
+    assert sources["rotated-mnist"].present_domains(tmp_path) == ("0", "15", "30", "45", "60", "75")
+    assert sources["digits"].present_domains(tmp_path) == ("mnist",)
+    assert sources["office-home"].present_domains(tmp_path) == ("RealWorld",)
+    assert sources["office-caltech-home"].present_domains(tmp_path) == ("Amazon", "RealWorld")

@@ -95,6 +95,7 @@ def register(layout: ClassFolders, description: str, *, licence: str, where: str
             description=f"{description}, RGB, {layout.size} px unless told",
             domains=", ".join(layout.domains),
             obtain=Obtain(licence=licence, where=where, put=layout.needs),
+            present=layout.present,
         )
     )
 

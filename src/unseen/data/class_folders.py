@@ -57,6 +57,14 @@ class ClassFolders:
             f"{self.name}: no folder {root / self.places[0] / example}; put {self.needs} below {root}"
         )
 
+    def present(self, root: Path) -> list[str]:
+        """The domains that have a folder below the data root."""
+        return [
+            ours
+            for ours, names in self.domains.items()
+            if any((root / place / name).is_dir() for place in self.places for name in names)
+        ]
+
     def scan(self, folder: Path) -> FolderScan:
         """List the release's images under our names of domains and classes."""
         listed = scan_folder(folder)

@@ -31,7 +31,7 @@ def load_digits(request: DataRequest) -> DataSet:
     """Load every digit collection below the data root as one domain each, train and test parts joined."""
     root = data_root(request, needs=_NEEDS)
     size = request.image_size or 32
-    present = [name for name in DIGIT_DOMAINS if _exists(root, name)]
+    present = present_digits(root)
     if len(present) < 2:
         found = f"only {present[0]}" if present else "none"
         raise UnseenError(f"digits: found {found} in {root / 'digits'}; put there {_NEEDS}")
@@ -75,6 +75,11 @@ def read_digits(root: Path, name: str) -> tuple[Pixels, Indices]:
     if len(images) != len(labels) or labels.ndim != 1 or not np.isin(labels, np.arange(10)).all():
         raise UnseenError(f"{path}: expected one label 0..9 a picture; found {_seen(labels)}")
     return images, labels.astype(np.int64)
+
+
+def present_digits(root: Path) -> list[str]:
+    """The collections whose files lie below the data root."""
+    return [name for name in DIGIT_DOMAINS if _exists(root, name)]
 
 
 def _exists(root: Path, name: str) -> bool:
@@ -125,5 +130,6 @@ SOURCES.register("digits")(
             put=_NEEDS,
             downloads=(MNIST, USPS, SVHN),
         ),
+        present=present_digits,
     )
 )

@@ -76,5 +76,6 @@ SOURCES.register("office-caltech-home")(
             "people.eecs.berkeley.edu/~jhoffman/domainadapt (Office), data.caltech.edu (Caltech-256)",
             put=_NEEDS,
         ),
+        present=lambda root: (*OFFICE_CALTECH.present(root), *OFFICE_HOME.present(root)),
     )
 )

@@ -7,12 +7,14 @@ of DomainBed (counter-clockwise, all 70000 pictures, each in one domain only).
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from unseen.data.dataset import DataSet, Indices
 from unseen.data.decode import Pixels
 from unseen.data.digit_files import MNIST
-from unseen.data.digits import DIGIT_CLASSES, NPZ_KEYS, read_digits
+from unseen.data.digits import DIGIT_CLASSES, NPZ_KEYS, present_digits, read_digits
 from unseen.data.obtain import Obtain
 from unseen.data.pixels import resize_images, rotate_images
 from unseen.data.roots import data_root
@@ -83,6 +85,10 @@ def _mnist(request: DataRequest) -> tuple[Pixels, Indices]:
     return images[..., :1], targets
 
 
+def _angles_to_be_had(root: Path) -> list[str]:
+    return [str(angle) for angle in ANGLES] if "mnist" in present_digits(root) else []
+
+
 def _with_margin(images: Pixels, size: int) -> Pixels:
     before = (size - images.shape[1]) // 2
     after = size - images.shape[1] - before
@@ -139,6 +145,7 @@ SOURCES.register("rotated-mnist")(
         description="MNIST turned clockwise, the same 100 pictures a class at every angle (CSAC), 28x28 grey",
         domains=_DOMAINS,
         obtain=_MNIST_IS_TO_BE_HAD,
+        present=_angles_to_be_had,
     )
 )
 SOURCES.register("rotated-mnist-disjoint")(
@@ -147,5 +154,6 @@ SOURCES.register("rotated-mnist-disjoint")(
         description="all 70000 of MNIST turned counter-clockwise, each at one angle (DomainBed), 28x28 grey",
         domains=_DOMAINS,
         obtain=_MNIST_IS_TO_BE_HAD,
+        present=_angles_to_be_had,
     )
 )

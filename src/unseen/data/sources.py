@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,13 +46,23 @@ class DataRequest:
 class Source:
     """A named data set: how to load it, what it is, and how to come by its files.
 
-    obtain  None when it comes with the package
+    obtain   None when it comes with the package
+    present  which domains' files lie below a data root, found without reading them
     """
 
     load: Callable[[DataRequest], DataSet]
     description: str
     domains: str
     obtain: Obtain | None = None
+    present: Callable[[Path], Iterable[str]] | None = None
+
+    def present_domains(self, root: Path | None) -> tuple[str, ...]:
+        """The domains that can be loaded from a data root, as far as a look at its folders tells."""
+        if self.obtain is not None and root is None:
+            return ()
+        if self.obtain is None or self.present is None or root is None:
+            return tuple(self.domains.split(", "))
+        return tuple(self.present(root))
 
     @property
     def needs_files(self) -> bool:
