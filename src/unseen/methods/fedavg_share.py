@@ -54,6 +54,7 @@ class FedAvgShare(Method[FedAvgShareSettings]):
         year=2018,
         venue="arXiv 1806.00582",
     )
+    needs_individual_updates = True
     sends: tuple[str, ...] = ("model weights", "number of samples", SAMPLES, LABELS)
 
     def __init__(self, settings: FedAvgShareSettings) -> None:
