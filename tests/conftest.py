@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +159,13 @@ def go(tmp_path: Path) -> Callable[..., tuple[Checkpoint, Records]]:
         return run_rounds(experiment, tmp_path / name, **options)
 
     return start
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real browser; see `browsing`."""
+    from browsing import start_browser
+
+    started = start_browser(tmp_path_factory.mktemp("profile"))
+    yield started
+    started.quit()

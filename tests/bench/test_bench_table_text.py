@@ -176,8 +176,8 @@ def test_the_matrix_is_antisymmetric(study):
     sheet = matrix_sheet(study, HONEST)
     cells = [[cell.text for cell in line[1:]] for line in sheet.groups[0][1]]
     assert [cells[i][i] for i in range(3)] == [""] * 3
-    assert cells[0][1] == "−<0.001"
-    assert cells[1][0] == "+<0.001"
+    assert cells[0][1] == "− <0.001"
+    assert cells[1][0] == "+ <0.001"
     assert cells[1][2][1:] == cells[2][1][1:]
 
 

@@ -2,77 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from browsing import CHARTS, check, prefer, show, wait_for
 from unseen.report import write_comparison, write_report
 
 pytestmark = pytest.mark.browser
 MakeRun = Callable[..., Path]
-
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --hide-scrollbars"
-)
-CHARTS = """return [...document.querySelectorAll('.chart')].map(box => {
-  const drawn = box.querySelector('svg'), size = drawn ? drawn.getBoundingClientRect() : {};
-  return {id: box.id, width: size.width || 0, height: size.height || 0, marks:
-          box.querySelectorAll('svg path, svg text').length, room: box.getBoundingClientRect().width};
-})"""
-TOO_WIDE = """const room = document.documentElement.clientWidth;
-return [...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll') && !e.closest('svg'))
-  .filter(e => e.getBoundingClientRect().right > room + 0.5).map(e => e.outerHTML.slice(0, 120))"""
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not chromium or not driver:
-        pytest.skip("chromium or chromedriver is not installed")
-    options = selenium.ChromeOptions()
-    options.binary_location = chromium
-    for flag in [*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    started = selenium.Chrome(options=options, service=selenium.ChromeService(driver))
-    yield started
-    started.quit()
-
-
-def show(browser: Any, page: Path, *, width: int, scheme: str = "light") -> None:
-    screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
-    _prefer(browser, scheme)
-    for kind in ("browser", "performance"):
-        browser.get_log(kind)
-    browser.get(page.as_uri())
-    _wait(browser, "return document.documentElement.dataset.charts === 'drawn'")
-
-
-def requests(browser: Any) -> list[str]:
-    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    sent = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-    return [url for url in sent if not url.startswith(("data:", "blob:"))]
-
-
-def check(browser: Any, page: Path, *, width: int, scheme: str) -> None:
-    show(browser, page, width=width, scheme=scheme)
-    assert browser.get_log("browser") == []
-    assert requests(browser) == [page.as_uri()]
-    charts = browser.execute_script(CHARTS)
-    assert charts
-    for chart in charts:
-        assert chart["height"] > 50, chart
-        assert chart["marks"] > 3, chart
-        assert chart["width"] == pytest.approx(chart["room"], abs=8), chart
-    assert browser.execute_script(TOO_WIDE) == []
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
 
 
 def test_pages_are_right_on_a_phone_and_on_a_desk(browser: Any, any_run: Path) -> None:
@@ -104,11 +44,11 @@ def test_charts_follow_the_colour_scheme_and_the_width(browser: Any, make_run: M
     fill = "return document.querySelector('.chart .role-axis-label text').getAttribute('fill')"
     light = browser.execute_script(fill)
     wide = browser.execute_script(CHARTS)[0]["width"]
-    _prefer(browser, "dark")
-    _wait(browser, f"const now = (() => {{ {fill} }})(); return now && now !== '{light}'")
+    prefer(browser, "dark")
+    wait_for(browser, f"const now = (() => {{ {fill} }})(); return now && now !== '{light}'")
     screen = {"width": 600, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
-    _wait(
+    wait_for(
         browser, f"return document.querySelector('.chart svg').getBoundingClientRect().width < {wide / 1.5}"
     )
 
@@ -123,7 +63,7 @@ def test_a_tooltip_shows_a_nasty_name_as_text(
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", cell)
     ActionChains(browser).move_to_element(cell).perform()
     shown = "return document.querySelector('#vg-tooltip-element.visible')?.textContent || ''"
-    _wait(browser, f"return ({{t: (() => {{ {shown} }})()}}).t.length > 0")
+    wait_for(browser, f"return ({{t: (() => {{ {shown} }})()}}).t.length > 0")
     assert nasty_names[0] in browser.execute_script(shown)
     assert (
         browser.execute_script("return document.querySelectorAll('#vg-tooltip-element script').length") == 0
@@ -141,15 +81,4 @@ def test_the_legend_singles_out_a_line(browser: Any, make_run: MakeRun, domains:
     assert labels[0].text == "d0 (held out)"
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", labels[0])
     labels[0].click()
-    _wait(browser, f"return (() => {{ {faint} }})() === {others}")
-
-
-def _prefer(browser: Any, scheme: str) -> None:
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-
-
-def _wait(browser: Any, condition: str) -> None:
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    WebDriverWait(browser, 20, poll_frequency=0.05).until(lambda b: b.execute_script(condition), condition)
+    wait_for(browser, f"return (() => {{ {faint} }})() === {others}")

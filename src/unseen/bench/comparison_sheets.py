@@ -85,7 +85,7 @@ def _difference(each: Against) -> str:
 
 def _sign(each: Against, ours: str) -> str:
     ahead = (each.runs.difference > 0) == (each.ours == ours)
-    return "" if each.runs.difference == 0 else "+" if ahead else "−"
+    return "" if each.runs.difference == 0 else "+ " if ahead else "− "
 
 
 def _p(p: float | None) -> str:

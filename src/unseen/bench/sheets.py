@@ -56,6 +56,11 @@ def unit_text(metric: str) -> str:
     return f"{metric_name(metric)} in %" if is_share(metric) else metric_name(metric)
 
 
+def rule_sentence(rule: str) -> str:
+    """What a selection rule means."""
+    return f"{RULES[rule].capitalize()}: {RULE_MEANINGS[rule]}."
+
+
 def table_sheet(table: Table) -> Sheet:
     """The bench's table under one selection rule; a column of runs only where some are missing."""
     headers = ["method", *table.columns, "mean", *([] if table.complete else ["runs"])]
@@ -81,14 +86,12 @@ def rules_sheet(tables: Sequence[Table]) -> Sheet:
         for place, row in enumerate(first.rows)
     )
     model = f", {first.model}" if first.model else ""
-    note = "Rounds chosen by " + "; ".join(
-        f"{RULES[table.rule]}: {RULE_MEANINGS[table.rule]}" for table in tables
-    )
+    note = " ".join(rule_sentence(table.rule) for table in tables)
     return Sheet(
         f"Mean held-out {unit_text(first.metric)}{model}, by every selection rule",
         ("method", *(RULES[table.rule] for table in tables)),
         (("", lines),),
-        note + ".",
+        note,
     )
 
 
@@ -104,13 +107,12 @@ def _published(row: Row, table: Table) -> Line:
 
 
 def _cell(cell: Cell, table: Table, *, planned: int) -> Text:
-    return Text(
-        estimate_text(cell.estimate, table.metric, planned=planned) + MARKS[cell.verdict], bold=cell.best
-    )
+    mark = MARKS[cell.verdict] if cell.estimate else ""
+    return Text(estimate_text(cell.estimate, table.metric, planned=planned) + mark, bold=cell.best)
 
 
 def _note(table: Table) -> str:
-    parts = [f"{RULES[table.rule].capitalize()}: {RULE_MEANINGS[table.rule]}."]
+    parts = [rule_sentence(table.rule)]
     if table.seeds > 1:
         parts.append(f"Mean ± standard error over {table.seeds} seeds; bold: best of ours in its column.")
     elif len(table.rows) > 1:

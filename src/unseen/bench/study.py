@@ -19,11 +19,11 @@ RULES = {
 }
 """The selection rules in the order of all tables: the honest ones first."""
 RULE_MEANINGS = {
-    "source-validation": "the round was chosen by the sources' own validation data: the honest rule",
-    "leave-one-domain-out": "the round was chosen by runs that left out one source domain each: honest too",
-    "last": "the last round, nothing chosen",
-    "oracle": "the round was chosen with the labels of the held-out domain, which nobody has in practice: "
-    "optimistic, only for comparing with papers that do so",
+    "source-validation": "the round was chosen by the sources' own validation data (honest)",
+    "leave-one-domain-out": "the round was chosen by runs that left out one more source each (honest)",
+    "last": "no round was chosen",
+    "oracle": "the round was chosen with the labels of the held-out domain, which nobody has in practice "
+    "(optimistic; only for comparing with papers that do so)",
 }
 Values = Mapping[tuple[str, int], float]
 """(held-out domain, seed) -> metric."""

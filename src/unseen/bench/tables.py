@@ -93,6 +93,11 @@ def make_table(
     )
 
 
+def best_row(table: Table) -> Row | None:
+    """The row with the highest mean; None where nothing can be compared."""
+    return next((row for row in table.rows if row.mean.best), None)
+
+
 def mean_over_domains(study: Study, label: str, rule: str) -> Estimate | None:
     """Mean of the domains' means, each counting the same, if every domain has a run.
 

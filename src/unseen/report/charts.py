@@ -121,7 +121,8 @@ def heat_map(
     layers = [cells]
     step = 30 if len(down) <= 12 else max(4, min(24, 560 // len(down)))
     if len(across) <= 16 and step >= 18:
-        wide_enough = alt.expr(f"width / {len(across)} < {TEXT_CELL} ? 0 : 1")
+        room = max(TEXT_CELL, 4 + 6 * max(len(str(row["text"])) for row in rows))
+        wide_enough = alt.expr(f"width / {len(across)} < {room} ? 0 : 1")
         for strong, style in ((False, "cell-low"), (True, "cell-high")):
             text = base.mark_text(style=style, opacity=wide_enough, tooltip=None)
             here = f"datum.strong === {str(strong).lower()}"

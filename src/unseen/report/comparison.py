@@ -41,7 +41,7 @@ def comparison_page(runs: Sequence[Run], *, base: Path) -> str:
     figures: list[Markup] = []
     charts: dict[str, Any] = {}
     for metric in dict.fromkeys(run.metric for run in runs):
-        figure = Figure(
+        figure: Figure[Run] = Figure(
             f"Held-out {metric_name(metric)} over the rounds",
             "Mean over the held-out domains of each run. Click a name to single it out.",
             lambda _: {},

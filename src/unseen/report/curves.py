@@ -52,16 +52,22 @@ def score_rows(run: Run, metric: str) -> list[dict[str, Any]]:
 
 
 def curve_chart(
-    rows: list[dict[str, Any]], *, metric: str, selected: int | None, detail: str = "series"
+    rows: list[dict[str, Any]],
+    *,
+    metric: str,
+    selected: int | None,
+    detail: str = "series",
+    series: Sequence[str] = (),
 ) -> AnyChart:
     """Lines with an interactive legend, a tooltip at the nearest point and the kept round marked.
 
-    Rows that share `detail` form a line; rows that share `series` share a colour and a legend entry.
+    Rows that share `detail` form a line; rows that share `series` share a colour and a legend entry. Given
+    `series`, several charts use the same colours also where one lacks a line.
     """
     import altair as alt
 
     rounds = sorted({row["round"] for row in rows})
-    short = shortened([row["series"] for row in rows], 38)
+    short = shortened([*series, *(row["series"] for row in rows)], 38)
     order = list(short.values())
     form = ".1%" if is_share(metric) else ".4~r"
     chosen = alt.selection_point(name="chosen", fields=["line"], bind="legend")
@@ -108,7 +114,7 @@ def legend_columns(names: Sequence[str]) -> Any:
     import altair as alt
 
     entry = 40 + 7 * min(36, max(map(len, names), default=1))
-    return alt.expr(f"max(1, floor((containerSize()[0] || 640) / {entry}))")
+    return alt.expr(f"max(1, floor(((containerSize()[0] || 640) - 50) / {entry}))")
 
 
 def _selected_mark(selected: int | None, rounds: list[int]) -> list[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from unseen.report import classes, costs, curves, diagnostics, scatter, transferability
 from unseen.report.runs import Run
@@ -17,17 +17,20 @@ if TYPE_CHECKING:
     from unseen.report.charts import Panels
 
 
+Shown = TypeVar("Shown")
+
+
 @dataclass(frozen=True)
-class Figure:
+class Figure(Generic[Shown]):
     """A title, a caption that says how to read it, and how to draw it; `width` is its share of a row."""
 
     title: str
     caption: str
-    draw: Callable[[Run], Panels]
+    draw: Callable[[Shown], Panels]
     width: Literal["full", "half", "third"] = "half"
 
 
-FIGURES: dict[str, Figure] = {
+FIGURES: dict[str, Figure[Run]] = {
     "scores": Figure(
         "Scores over the rounds",
         "Thick: held-out domains, which took no part in training. Thin: the sources' own validation data. "

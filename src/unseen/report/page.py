@@ -71,7 +71,7 @@ def page_header(kind: str, sentence: Markup, about: list[Any]) -> Markup:
     return tag("header", tag("p", f"Unseen · {kind}", class_="kind"), tag("h1", sentence), tag("p", line))
 
 
-def figure_markup(name: str, figure: Figure, panels: Panels) -> tuple[Markup, dict[str, Any]]:
+def figure_markup(name: str, figure: Figure[Any], panels: Panels) -> tuple[Markup, dict[str, Any]]:
     """A figure's place on the page and the charts that the script draws there."""
     boxes, specs = [], {}
     for position, (label, chart) in enumerate(panels.items(), start=1):

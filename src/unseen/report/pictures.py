@@ -13,7 +13,7 @@ from unseen.report.runs import read_run
 from unseen.report.theme import vega_config
 
 if TYPE_CHECKING:
-    from unseen.report.charts import AnyChart
+    from unseen.report.charts import AnyChart, Panels
 
 PICTURE_WIDTH = 640
 
@@ -43,8 +43,13 @@ def to_png(chart: AnyChart, *, scale: float = 2.0) -> bytes:
 
 def write_figures(folder: Path, out_dir: Path) -> list[Path]:
     """Write every panel of every figure of a run as a PNG file; return the files."""
+    return write_panels(draw_figures(read_run(folder)), out_dir)
+
+
+def write_panels(figures: dict[str, Panels], out_dir: Path) -> list[Path]:
+    """Write every panel of figures as a PNG file named after its figure; return the files."""
     written = []
-    for name, panels in draw_figures(read_run(folder)).items():
+    for name, panels in figures.items():
         stems = _file_names(name, list(panels))
         for stem, chart in zip(stems, panels.values(), strict=True):
             path = out_dir / f"{stem}.png"

@@ -1,0 +1,110 @@
+"""All that is computed of a bench before it is shown: tables, tests, their text, by model and rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from unseen.bench.against import Against, against_baseline
+from unseen.bench.comparison_sheets import statistics_sheet
+from unseen.bench.grid import Grid
+from unseen.bench.results import JobResult
+from unseen.bench.sheets import Sheet, rules_sheet, table_sheet
+from unseen.bench.study import Study, studies
+from unseen.bench.tables import PublishedRows, Table, make_table
+
+USUAL_BASELINE = "fedavg"
+Published = Callable[[Study], PublishedRows | None]
+
+
+@dataclass(frozen=True)
+class ModelOverview:
+    """One model: a table and the tests of every selection rule, the honest rule first."""
+
+    study: Study
+    tables: tuple[Table, ...]
+    against: dict[str, list[Against]]
+
+    @property
+    def honest(self) -> Table:
+        """The table of the first rule."""
+        return self.tables[0]
+
+    @property
+    def table_sheets(self) -> dict[str, Sheet]:
+        """The tables as text, by rule."""
+        return {table.rule: table_sheet(table) for table in self.tables}
+
+    @property
+    def rules_sheet(self) -> Sheet:
+        """All rules side by side."""
+        return rules_sheet(self.tables)
+
+    @property
+    def statistics_sheets(self) -> dict[str, Sheet]:
+        """The tests as text, by rule; empty without a baseline or a second method."""
+        return {rule: statistics_sheet(found) for rule, found in self.against.items() if found}
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A bench as tables and sentences."""
+
+    grid: Grid
+    baseline: str | None
+    models: tuple[ModelOverview, ...]
+
+    @property
+    def planned(self) -> int:
+        """How many runs the grid has."""
+        return sum(each.study.planned * len(each.study.labels) for each in self.models)
+
+    @property
+    def finished(self) -> int:
+        """How many of them are finished."""
+        return sum(len(each.study.results) for each in self.models)
+
+    @property
+    def sentences(self) -> list[str]:
+        """Every method against the baseline in words, under the honest rule; models are named if several."""
+        return [
+            (f"{each.study.model}: " if each.study.several else "") + found.words
+            for each in self.models
+            for found in each.against.get(each.honest.rule, [])
+        ]
+
+    @property
+    def sheets(self) -> list[Sheet]:
+        """All tables as text in the order of files."""
+        found: list[Sheet] = []
+        for each in self.models:
+            found += [*each.table_sheets.values(), each.rules_sheet, *each.statistics_sheets.values()]
+        return found
+
+
+def make_overview(
+    grid: Grid,
+    results: Sequence[JobResult],
+    *,
+    baseline: str | None = None,
+    published: Published = lambda _: None,
+) -> Overview:
+    """Compute all tables and tests; without a baseline FedAvg is it where there is one, else the first label.
+
+    published  gives the rows of a paper that belong under a study's columns
+    """
+    chosen = baseline or grid.baseline or _usual(grid)
+    models = []
+    for study in studies(grid, results):
+        rules = study.rules or ("source-validation",)
+        beside = published(study)
+        against = {rule: against_baseline(study, rule, chosen) for rule in rules} if chosen else {}
+        tables = tuple(make_table(study, rule, baseline=chosen, published=beside) for rule in rules)
+        models.append(ModelOverview(study, tables, {rule: found for rule, found in against.items() if found}))
+    return Overview(grid, chosen, tuple(models))
+
+
+def _usual(grid: Grid) -> str | None:
+    if len(grid.methods) < 2:
+        return None
+    return USUAL_BASELINE if USUAL_BASELINE in grid.methods else next(iter(grid.methods))

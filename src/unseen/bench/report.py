@@ -1,0 +1,123 @@
+"""Writing what a bench found: the page, Markdown, LaTeX and CSV, all from the results alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unseen.bench.csv_file import to_csv
+from unseen.bench.figures import draw_bench
+from unseen.bench.grid import Grid
+from unseen.bench.overview import Overview, make_overview
+from unseen.bench.page import bench_page, headline
+from unseen.bench.render import latex_file, to_markdown
+from unseen.bench.results import JobResult
+from unseen.bench.sheets import Sheet
+from unseen.bench.shown import Shown
+from unseen.errors import unknown_name
+from unseen.files import write_text
+from unseen.report.pictures import write_panels
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The files that were written, and what a terminal or a machine is told of them.
+
+    sheets     the tables for the terminal: the honest rule, all rules side by side, the tests
+    sentences  every method against the baseline, in words
+    """
+
+    page: Path
+    markdown: Path
+    latex: Path
+    csv: Path
+    sheets: tuple[Sheet, ...]
+    sentences: tuple[str, ...]
+    overview: Overview
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The result for `--json`: paths, sentences, and the mean of every method under every rule."""
+        paths = {name: str(getattr(self, name)) for name in ("page", "markdown", "latex", "csv")}
+        means = [
+            {
+                "model": each.study.model,
+                "method": row.label,
+                "selection": table.rule,
+                "metric": table.metric,
+                "mean": row.mean.estimate.mean if row.mean.estimate else None,
+                "standard_error": row.mean.estimate.error if row.mean.estimate else None,
+                "runs": row.runs,
+                "planned": table.planned,
+                "verdict": row.mean.verdict or None,
+            }
+            for each in self.overview.models
+            for table in each.tables
+            for row in table.rows
+        ]
+        return {
+            **paths,
+            "baseline": self.overview.baseline,
+            "sentences": list(self.sentences),
+            "means": means,
+        }
+
+
+def write_outputs(
+    folder: Path,
+    grid: Grid,
+    results: Sequence[JobResult],
+    *,
+    baseline: str | None = None,
+    work: Path | None = None,
+    latex: Path | None = None,
+    csv: Path | None = None,
+) -> Outputs:
+    """Write report.html, table.md, table.tex and table.csv into a bench folder; all can be made again.
+
+    baseline    label to compare with; the grid's own, or FedAvg, unless given
+    work        where the job folders lie, for links to their reports
+    latex, csv  other places for these two files
+    """
+    if baseline is not None and baseline not in grid.methods:
+        raise unknown_name("baseline", baseline, grid.methods)
+    overview = make_overview(grid, results, baseline=baseline)
+    page, markdown = folder / "report.html", folder / "table.md"
+    latex, csv = latex or folder / "table.tex", csv or folder / "table.csv"
+    write_text(page, bench_page(overview, folder=folder, work=work or folder / "jobs"))
+    write_text(markdown, markdown_file(overview))
+    write_text(latex, latex_file(overview.sheets))
+    write_text(csv, to_csv([table for each in overview.models for table in each.tables]))
+    shown: list[Sheet] = []
+    for each in overview.models:
+        first = each.honest.rule
+        tests = [each.statistics_sheets[first]] if first in each.statistics_sheets else []
+        shown += [each.table_sheets[first], each.rules_sheet, *tests]
+    return Outputs(page, markdown, latex, csv, tuple(shown), tuple(overview.sentences), overview)
+
+
+def write_bench_figures(
+    grid: Grid, results: Sequence[JobResult], out_dir: Path, *, baseline: str | None = None
+) -> list[Path]:
+    """Write every panel of a bench's figures as a PNG file; return the files."""
+    overview, written = make_overview(grid, results, baseline=baseline), []
+    for each in overview.models:
+        place = out_dir / each.study.model.replace("/", "_") if each.study.several else out_dir
+        shown = Shown(grid, each.study, each.honest.rule, overview.baseline)
+        written += write_panels(draw_bench(shown), place)
+    return written
+
+
+def markdown_file(overview: Overview) -> str:
+    """Title, note, sentences and all tables as one Markdown document."""
+    grid = overview.grid
+    told = "\n".join(f"- {words}." for words in overview.sentences)
+    parts = [f"# {grid.title or headline(overview)}", grid.note.strip(), told]
+    return (
+        "\n\n".join(
+            part for part in (*parts, *(to_markdown(sheet).rstrip() for sheet in overview.sheets)) if part
+        )
+        + "\n"
+    )

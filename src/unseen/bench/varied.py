@@ -1,0 +1,66 @@
+"""Which labels of a grid differ in one setting alone: what a sensitivity figure can be drawn of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from unseen.bench.grid import Grid
+
+SOURCES = "sources"
+"""The option that names a run's source domains; its length is what a figure shows."""
+
+
+@dataclass(frozen=True)
+class Varied:
+    """A setting and the labels that differ in nothing else, by its value, in the order of the values."""
+
+    setting: str
+    values: Mapping[str, Any]
+
+    @property
+    def method(self) -> str:
+        """The label that all have in common as far as they are spelt alike."""
+        first, last = min(self.values), max(self.values)
+        same = next((at for at, sign in enumerate(first) if at >= len(last) or last[at] != sign), len(first))
+        return first[:same].rstrip(" =,:;-_.0123456789(")
+
+
+def varied_settings(grid: Grid) -> list[Varied]:
+    """Every group of two or more labels whose configurations differ in one setting alone."""
+    configs = {label: _configuration(grid, label) for label in grid.methods}
+    names = sorted({name for config in configs.values() for name in config})
+    found = []
+    for name in names:
+        groups: dict[str, dict[str, Any]] = {}
+        for label, config in configs.items():
+            if name in config:
+                rest = repr(sorted((key, value) for key, value in config.items() if key != name))
+                groups.setdefault(rest, {})[label] = config[name]
+        for labels in groups.values():
+            ordered = dict(sorted(labels.items(), key=lambda item: _order(item[1])))
+            if len({repr(value) for value in ordered.values()}) > 1:
+                found.append(Varied(name, ordered))
+    return found
+
+
+def value_text(setting: str, value: Any) -> str:
+    """A setting's value on an axis; of source domains their number."""
+    if setting == SOURCES:
+        return str(len(value or ()))
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def _configuration(grid: Grid, label: str) -> dict[str, Any]:
+    """All fields of a label's runs with the method's settings beside them, defaults filled in."""
+    config = vars(grid.job(label, grid.hold_out[0], grid.seeds[0]).config)
+    return {**{key: value for key, value in config.items() if key != "settings"}, **config["settings"]}
+
+
+def _order(value: Any) -> tuple[int, float, str]:
+    if isinstance(value, int | float):
+        return 0, float(value), ""
+    return (1, float(len(value)), "") if isinstance(value, list | tuple) else (2, 0.0, str(value))
