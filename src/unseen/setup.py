@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from unseen.config import RunConfig
 from unseen.data import DataRequest, DataSet, load_data
 from unseen.data.augment import AUGMENTATIONS
+from unseen.data.sources import Progress, no_progress
 from unseen.data.transforms import Normalise
 from unseen.engine import Experiment, Hands, Listener, choose_device, choose_hands
 from unseen.errors import UnseenError, UsageError, unknown_name
@@ -49,10 +50,10 @@ def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = No
 
     Cheap checks come first, so that a wrong name costs no decoding.
     """
-    method = _check_names(config)
+    method = check_names(config)
     device = choose_device(config.device)
     check_precision(config.precision, device)
-    data = data or load_data(_request(config, listener))
+    data = data or load_data(data_request(config, listener.preparing))
     if len(data.domains) < 2:
         raise UnseenError(
             f"{data.name} has one domain only ({data.domains[0]}); hold one out and train on others: "
@@ -125,7 +126,7 @@ def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = No
     return Setup(config, experiment, facts, encoding, hands, config.identity(**content))
 
 
-def _check_names(config: RunConfig) -> Method[Any]:
+def check_names(config: RunConfig) -> Method[Any]:
     """Refuse unknown names before anything slow happens."""
     method = make_method(config.method, config.settings)
     for kind, name, known in (
@@ -142,7 +143,8 @@ def _check_names(config: RunConfig) -> Method[Any]:
     return method
 
 
-def _request(config: RunConfig, listener: Listener) -> DataRequest:
+def data_request(config: RunConfig, progress: Progress = no_progress) -> DataRequest:
+    """What a configuration asks of its data source."""
     root = config.data_root or os.environ.get("UNSEEN_DATA")
     return DataRequest(
         source=config.data,
@@ -152,7 +154,7 @@ def _request(config: RunConfig, listener: Listener) -> DataRequest:
         target_column=config.target,
         task=config.task,
         skip_unreadable=config.skip_unreadable,
-        progress=listener.preparing,
+        progress=progress,
     )
 
 

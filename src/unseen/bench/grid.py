@@ -59,6 +59,9 @@ class Grid:
         options = [self.common, *self.methods.values()]
         placed = sorted({name for given in options for name in given if name in _OF_THE_GRID})
         checks = {
+            "all methods of a grid share its data; set `data` under [common] only": not any(
+                "data" in given for given in self.methods.values()
+            ),
             "a grid needs data: set `data` under [common]": "data" in self.common,
             "a grid needs methods: name some under [methods]": bool(self.methods),
             "a grid needs held-out domains: set `hold_out` to a list, or to 'all'": bool(self.hold_out),

@@ -12,10 +12,15 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from unseen.bench.finished import Finished, Shelf, without_domain
+from unseen.bench.folder import BenchFolder
+from unseen.bench.grid import LEAVE_ONE_DOMAIN_OUT, Grid
+from unseen.bench.leave_out import choose_round
+from unseen.bench.plan import Entry, Plan, make_plan
+from unseen.engine import Record
 from unseen.errors import UnseenError
+from unseen.evaluation import mean_metric, select
 from unseen.files import write_text
-
-RESULTS = "results.jsonl"
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,74 @@ def read_results(path: Path) -> list[JobResult]:
         raise UnseenError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise UnseenError(f"{path} holds no results of a bench: {error}") from error
+
+
+def load_results(folder: Path, *, work: Path | None = None) -> list[JobResult]:
+    """Collect the finished jobs of a bench folder, from their records alone.
+
+    work  where the job folders lie, if not in the bench folder's own `jobs`
+    """
+    place = BenchFolder(folder, work)
+    shelf = Shelf(place.work)
+    return collect_results(make_plan(Grid.from_toml(place.grid), shelf, has_failed=place.has_failed), shelf)
+
+
+def collect_results(plan: Plan, shelf: Shelf) -> list[JobResult]:
+    """The finished entries of a plan, in its order; runs on different data are refused."""
+    found, contents = [], dict[tuple[str, int | None], str]()
+    for entry in plan.entries:
+        run = shelf.get(entry.job)
+        if run is None:
+            continue
+        config = entry.job.config
+        seen = contents.setdefault((config.data, config.image_size), run.fingerprint)
+        if seen != run.fingerprint:
+            raise UnseenError(
+                f"{entry.job.name} was run on other data than the jobs before it ({config.data} changed): "
+                "choose another --out"
+            )
+        found.append(_collected(entry, run, shelf))
+    return found
+
+
+def _collected(entry: Entry, run: Finished, shelf: Shelf) -> JobResult:
+    job, held_out = entry.job, entry.job.held_out
+    blind = without_domain(run.evaluations, held_out)
+    rounds = {
+        "source-validation": _round(select(blind, "source-validation", run.task)),
+        "last": _round(select(blind, "last", run.task)),
+        "oracle": _round(select(run.evaluations, "oracle", run.task)),
+    }
+    accuracy = {rule: _on_target(run, number) for rule, number in rounds.items()}
+    judged, folds = shelf.get(entry.judged), shelf.get_all(entry.folds)
+    if entry.folds and judged is not None and folds is not None:
+        accuracy[LEAVE_ONE_DOMAIN_OUT] = _on_target(judged, choose_round(held_out, folds))
+    metrics = run.result["metrics"]
+    return JobResult(
+        label=job.label,
+        held_out=held_out,
+        seed=job.seed,
+        model=run.result["model"],
+        accuracy=accuracy,
+        in_domain=(metrics["in_domain"] or {}).get(run.metric),
+        curve=[mean_metric(record, "target", run.metric) for record in run.evaluations],
+        seconds=run.result["seconds"],
+        bytes_up=run.result["bytes_up"],
+        bytes_down=run.result["bytes_down"],
+        metric=run.metric,
+        job=job.id,
+        worst_group=metrics["target"].get("worst_group"),
+    )
+
+
+def _round(evaluation: Record | None) -> int | None:
+    return None if evaluation is None else int(evaluation["round"])
+
+
+def _on_target(run: Finished, number: int | None) -> float:
+    """The metric on the held-out domain after a round."""
+    found = (record for record in run.evaluations if record["round"] == number)
+    return next((mean_metric(record, "target", run.metric) for record in found), math.nan)
 
 
 def _result(values: dict[str, Any]) -> JobResult:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from unseen import __version__
-from unseen.cli import data, demo, listing, report, serving, train
+from unseen.cli import bench, data, demo, listing, report, serving, train
 from unseen.errors import UnseenError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
     "    unseen train my_data/ --hold-out site_d --method fedavg",
 )
 app.command("train")(train.train_command)
+app.command("bench")(bench.bench_command)
 app.command("demo")(demo.demo_command)
 app.command("report")(report.report_command)
 app.command("predict")(serving.predict_command)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from unseen.errors import UnseenError, UsageError
+from unseen.errors import UsageError
+from unseen.files import locked
 
 
 class RunFolder:
@@ -45,17 +44,5 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep a second process out of the folder; the lock ends with the process, however it ends."""
-        try:
-            self._lock.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self._lock, os.O_CREAT | os.O_RDWR)
-        except OSError as error:
-            raise UnseenError(f"cannot write into {self.path}: {error.strerror}") from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with locked(self._lock, place=self.path):
             yield
-        except BlockingIOError:
-            raise UnseenError(
-                f"another process is working in {self.path}; wait for it or choose another --out"
-            ) from None
-        finally:
-            os.close(handle)

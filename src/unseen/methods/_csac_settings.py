@@ -8,6 +8,7 @@ from typing import Literal
 from unseen.aggregation import Grouping, Metric
 from unseen.aggregation.divergence import Strategy
 from unseen.errors import UsageError
+from unseen.methods.ranges import LogUniform, Uniform
 from unseen.methods.settings import Settings, setting
 
 Variant = Literal["paper", "as-released"]
@@ -21,12 +22,14 @@ Partner = Literal["acquired", "latest"]
 class CSACSettings(Settings):
     """Settings of CSAC."""
 
-    strength: float = setting(0.6, "lambda, the weight of the alignment in calibration; 0 = none")
+    strength: float = setting(
+        0.6, "lambda, the weight of the alignment in calibration; 0 = none", search=LogUniform(0.05, 5.0)
+    )
     acquisition_epochs: int = setting(30, "epochs of a client's first round, on its own data alone")
     acquisition_batches_per_epoch: int | None = setting(
         None, "batches of an epoch of acquisition; none = as in the other rounds"
     )
-    label_smoothing: float = setting(0.1, "label smoothing in acquisition; 0 = off")
+    label_smoothing: float = setting(0.1, "label smoothing in acquisition; 0 = off", search=Uniform(0.0, 0.2))
     cross_entropy: bool = setting(True, "whether calibration minimises the task's own loss too")
     strategy: Strategy = setting(
         "divergence", "who counts more in the merged model: clients far from the mean, near it, or all alike"

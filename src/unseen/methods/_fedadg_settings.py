@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from unseen.errors import UsageError
+from unseen.methods.ranges import LogUniform, Uniform
 from unseen.methods.settings import Settings, setting
 from unseen.training import TrainingPlan
 
@@ -25,7 +26,9 @@ class FedADGSettings(Settings):
     """Settings of FedADG."""
 
     adversarial_weight: float = setting(
-        0.15, "lambda0: weight of the adversarial term for the extractor (paper 0.85, released code 0.15)"
+        0.15,
+        "lambda0: weight of the adversarial term for the extractor (paper 0.85, released code 0.15)",
+        search=Uniform(0.05, 0.95),
     )
     classification_weight: float | None = setting(
         None, "lambda1: weight of the cross-entropy beside it; none = 1 - adversarial_weight"
@@ -36,8 +39,12 @@ class FedADGSettings(Settings):
     adversarial_epochs: int | None = setting(
         None, "E1: epochs of alternating updates; none = the local epochs that the warm-up leaves"
     )
-    generator_lr: float = setting(0.7, "learning rate of the generator, as a multiple of --lr")
-    discriminator_lr: float = setting(0.7, "learning rate of the discriminator, as a multiple of --lr")
+    generator_lr: float = setting(
+        0.7, "learning rate of the generator, as a multiple of --lr", search=LogUniform(0.1, 2.0)
+    )
+    discriminator_lr: float = setting(
+        0.7, "learning rate of the discriminator, as a multiple of --lr", search=LogUniform(0.1, 2.0)
+    )
     reference: Literal["generator", "normal", "uniform", "laplace", "none"] = setting(
         "generator",
         "what features are aligned to: the shared generator, or draws that are normal, uniform or laplace; "

@@ -18,6 +18,7 @@ from unseen.errors import UsageError
 from unseen.methods._copa_heads import Average, FrozenHeads, ensemble_of, head_places, with_heads
 from unseen.methods._means import RunningMeans
 from unseen.methods.base import Method, Paper, register
+from unseen.methods.ranges import LogUniform
 from unseen.methods.settings import Settings, setting
 from unseen.models import Network
 from unseen.training import ClientWork, Update
@@ -30,7 +31,9 @@ class COPASettings(Settings):
     """Settings of COPA."""
 
     strength: float = setting(
-        1.0, "weight of the losses under the other domains' frozen classifiers; 0 = own classifier only"
+        1.0,
+        "weight of the losses under the other domains' frozen classifiers; 0 = own classifier only",
+        search=LogUniform(0.1, 10.0),
     )
     ensemble: Average = setting(
         "probabilities", "what the deployed model averages over classifiers: probabilities or logits"

@@ -9,6 +9,7 @@ from torch import Tensor
 from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights, step_towards
 from unseen.errors import UsageError
 from unseen.methods.base import Method, Paper, register
+from unseen.methods.ranges import Choice, LogUniform
 from unseen.methods.settings import Settings, setting
 from unseen.models import Kind
 
@@ -20,10 +21,14 @@ class FedAvgMSettings(Settings):
     """Settings of FedAvgM."""
 
     momentum: float = setting(
-        0.9, "beta, the part of the velocity that is kept; 0 = none; paper: 0, 0.7, 0.9, 0.97, 0.99, 0.997"
+        0.9,
+        "beta, the part of the velocity that is kept; 0 = none; paper: 0, 0.7, 0.9, 0.97, 0.99, 0.997",
+        search=Choice((0.0, 0.7, 0.9, 0.97, 0.99, 0.997)),
     )
     server_lr: float = setting(
-        1.0, "how much of the velocity is taken as a step; with momentum 0, 1 is FedAvg"
+        1.0,
+        "how much of the velocity is taken as a step; with momentum 0, 1 is FedAvg",
+        search=LogUniform(0.05, 1.5),
     )
     weighting: Weighting = setting("samples", WEIGHTING)
 

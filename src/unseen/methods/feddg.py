@@ -17,6 +17,7 @@ from unseen.errors import UsageError
 from unseen.methods._feddg_bank import SPECTRA, Partners, collect, has_sent, own_spectra, whole_bank
 from unseen.methods._means import RunningMeans
 from unseen.methods.base import Method, Paper, register
+from unseen.methods.ranges import LogUniform, Uniform
 from unseen.methods.settings import Settings, setting
 from unseen.training import ClientWork, Update
 from unseen.training.episodic import episodic_losses
@@ -30,9 +31,14 @@ class FedDGSettings(Settings):
     window: float = setting(
         0.1,
         "part of each side's frequencies, from zero, whose amplitudes are mixed; 0 = mean brightness only",
+        search=Uniform(0.01, 0.3),
     )
     spectra: int | None = setting(100, "images of a client whose spectra it sends, once; none = all of them")
-    inner_lr: float = setting(0.001, "learning rate of the trial step between meta-train and meta-test")
+    inner_lr: float = setting(
+        0.001,
+        "learning rate of the trial step between meta-train and meta-test",
+        search=LogUniform(0.0001, 0.1),
+    )
     first_order: bool = setting(
         True,
         "take the trial step's gradient as a constant, as the released code does; false: second derivatives",

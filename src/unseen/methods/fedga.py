@@ -12,6 +12,7 @@ from unseen.aggregation import WEIGHTING, ServerWork, Weighting, adjusted_weight
 from unseen.errors import UsageError
 from unseen.evaluation import evaluate, make_tally
 from unseen.methods.base import Method, Paper, register
+from unseen.methods.ranges import Uniform
 from unseen.methods.settings import Settings, setting
 from unseen.training import ClientWork, Update
 
@@ -27,6 +28,7 @@ class FedGASettings(Settings):
         0.2,
         "d: the most that a weight changes in a round, in units of the mean weight, at least 0 (weights stay "
         "as they start: FedAvg) and below 1; falls linearly to 0 over the run's rounds",
+        search=Uniform(0.05, 0.5),
     )
     start: Weighting = setting("uniform", f"the first weights: {WEIGHTING}")
     gap_on: Literal["validation", "training"] = setting(

@@ -10,6 +10,7 @@ from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights
 from unseen.errors import UsageError
 from unseen.methods._means import RunningMeans
 from unseen.methods.base import Method, Paper, register
+from unseen.methods.ranges import LogUniform
 from unseen.methods.settings import Settings, setting
 from unseen.models import Kind
 from unseen.training import ClientWork, Update
@@ -20,7 +21,9 @@ class FedProxSettings(Settings):
     """Settings of FedProx."""
 
     mu: float = setting(
-        0.1, "weight of the proximal term; 0 is FedAvg; the paper tunes it over 0.001, 0.01, 0.1 and 1"
+        0.1,
+        "weight of the proximal term; 0 is FedAvg; the paper tunes it over 0.001, 0.01, 0.1 and 1",
+        search=LogUniform(0.001, 1.0),
     )
     weighting: Weighting = setting("samples", WEIGHTING)
 

@@ -19,6 +19,7 @@ from unseen.errors import UsageError
 from unseen.methods._mdfl_statistics import COUNTS, SUMS, class_statistics
 from unseen.methods._mdfl_table import MEANS, merge_statistics, renew_table, transferability
 from unseen.methods.base import Method, Paper, register
+from unseen.methods.ranges import LogUniform, Uniform
 from unseen.methods.settings import Settings, setting
 from unseen.models import Network
 from unseen.training import ClientWork, Update
@@ -30,9 +31,15 @@ class MDFLSettings(Settings):
     """Settings of MDFL."""
 
     strength: float = setting(
-        1.0, "weight lambda of L_BoDA (equation 6); 0 is FedAvg, the paper's 'without L_B'"
+        1.0,
+        "weight lambda of L_BoDA (equation 6); 0 is FedAvg, the paper's 'without L_B'",
+        search=LogUniform(0.01, 10.0),
     )
-    nu: float = setting(0.5, "exponent of the calibration (N_{d',c'} / N_{d,c})^nu; 0 = plain distances")
+    nu: float = setting(
+        0.5,
+        "exponent of the calibration (N_{d',c'} / N_{d,c})^nu; 0 = plain distances",
+        search=Uniform(0.0, 1.0),
+    )
     divide_by_count: bool = setting(
         False, "also divide distances by N_{d,c}, as BoDA's released code does; MDFL's equation 8 does not"
     )

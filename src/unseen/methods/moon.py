@@ -16,6 +16,7 @@ from unseen.methods._extended_network import ExtendedNetwork
 from unseen.methods._frozen import frozen_copy
 from unseen.methods._means import RunningMeans
 from unseen.methods.base import Method, Paper, register
+from unseen.methods.ranges import LogUniform
 from unseen.methods.settings import Settings, setting
 from unseen.models import Network
 from unseen.randomness import global_torch_seed
@@ -29,8 +30,12 @@ PREVIOUS_MODEL = "previous model"
 class MOONSettings(Settings):
     """Settings of MOON."""
 
-    mu: float = setting(1.0, "weight of the contrastive term; 0 is FedAvg; the paper tunes 0.1, 1, 5 and 10")
-    temperature: float = setting(0.5, "tau, by which similarities are divided")
+    mu: float = setting(
+        1.0,
+        "weight of the contrastive term; 0 is FedAvg; the paper tunes 0.1, 1, 5 and 10",
+        search=LogUniform(0.1, 10.0),
+    )
+    temperature: float = setting(0.5, "tau, by which similarities are divided", search=LogUniform(0.1, 1.0))
     projection: int | None = setting(
         None,
         "width of a two-layer projection in front of a new head (paper 256); none = the network's feature",

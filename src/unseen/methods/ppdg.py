@@ -10,6 +10,7 @@ from torch import Tensor
 from unseen.aggregation import ServerWork, align_conflicts, operate_on_updates
 from unseen.errors import UsageError
 from unseen.methods.base import Method, Paper, register
+from unseen.methods.ranges import LogUniform
 from unseen.methods.settings import Settings, setting
 
 
@@ -21,6 +22,7 @@ class PPDGSettings(Settings):
         0.1,
         "lambda: how far a conflicting client moves towards the other, at least 0 (plain mean), below 0.5; "
         "paper: 0.1 Camelyon17 and Poverty, 0.05 FMoW, 0.2 TerraIncognita, 0.001 Rotated MNIST",
+        search=LogUniform(0.001, 0.4),
     )
     always: bool = setting(False, "align every pair, in conflict or not (ablation of the paper's table 6)")
 

@@ -13,6 +13,7 @@ from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights,
 from unseen.data import Batch
 from unseen.errors import UsageError
 from unseen.methods.base import Method, Paper, register
+from unseen.methods.ranges import LogUniform
 from unseen.methods.settings import Settings, setting
 from unseen.models import Kind
 from unseen.training import (
@@ -36,7 +37,11 @@ class ScaffoldSettings(Settings):
         "how a client's control variate is renewed: from its own move (II), or as the gradient of its data "
         "at the received weights (I), which costs one more pass",
     )
-    server_lr: float = setting(1.0, "eta_g: how far the server follows the clients' mean; 1 = all the way")
+    server_lr: float = setting(
+        1.0,
+        "eta_g: how far the server follows the clients' mean; 1 = all the way",
+        search=LogUniform(0.1, 1.5),
+    )
     weighting: Weighting = setting("uniform", WEIGHTING)
     control: bool = setting(
         True, "whether there are control variates at all; without, and server_lr 1: FedAvg"

@@ -8,6 +8,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from unseen.errors import UsageError, unknown_name
+from unseen.methods.ranges import Range
 
 S = TypeVar("S", bound="Settings")
 
@@ -17,9 +18,14 @@ class Settings:
     """Base of all settings; a method without any uses it as it is."""
 
 
-def setting(default: Any, meaning: str) -> Any:
-    """Declare a setting: its paper's default and what it means, edge values included."""
-    return field(default=default, metadata={"meaning": meaning})
+def setting(default: Any, meaning: str, *, search: Range | None = None) -> Any:
+    """Declare a setting: its paper's default, what it means (edge values included), what to search over."""
+    return field(default=default, metadata={"meaning": meaning, "search": search})
+
+
+def search_ranges(kind: type[Settings]) -> dict[str, Range]:
+    """The settings that have a range to search over."""
+    return {item.name: item.metadata["search"] for item in fields(kind) if item.metadata.get("search")}
 
 
 def describe_settings(kind: type[Settings]) -> list[tuple[str, Any, str]]:

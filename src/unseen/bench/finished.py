@@ -1,0 +1,86 @@
+"""What a finished job's folder says, and a view of it that knows nothing of the held-out domain.
+
+Every choice of a bench (a round, a setting) is made on `without_domain`, from which the held-out domain's
+scores were taken out; only the rule named oracle, and the numbers that are reported, see them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from unseen.bench.job import Job
+from unseen.data import Task
+from unseen.engine import Record, RunFolder, read_records
+from unseen.errors import UnseenError
+from unseen.evaluation import PRIMARY
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished job: its result.json, and its evaluations in the order of rounds."""
+
+    result: dict[str, Any]
+    evaluations: tuple[Record, ...]
+    fingerprint: str
+
+    @property
+    def task(self) -> Task:
+        """Whether classes or numbers are predicted."""
+        return cast(Task, self.result["task"])
+
+    @property
+    def metric(self) -> str:
+        """The metric that the numbers of a bench are."""
+        return PRIMARY[self.task]
+
+
+class Shelf:
+    """The finished jobs of a bench, each read once."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self._read: dict[str, Finished] = {}
+
+    def holds(self, job: Job) -> bool:
+        """Whether the job is finished."""
+        return job.id in self._read or RunFolder(job.folder(self.work)).result.exists()
+
+    def get(self, job: Job) -> Finished | None:
+        """Read a job; None when it is not finished."""
+        if not self.holds(job):
+            return None
+        if job.id not in self._read:
+            self._read[job.id] = read_finished(job.folder(self.work))
+        return self._read[job.id]
+
+    def get_all(self, jobs: Iterable[Job]) -> list[Finished] | None:
+        """Read several jobs; None when one of them is not finished."""
+        found = [self.get(job) for job in jobs]
+        return None if None in found else cast(list[Finished], found)
+
+
+def read_finished(folder: Path) -> Finished:
+    """Read a finished run folder."""
+    paths = RunFolder(folder)
+    try:
+        result = json.loads(paths.result.read_text(encoding="utf-8"))
+        records = read_records(paths.records)
+        start = next(record for record in records if record["event"] == "start")
+        evaluations = tuple(record for record in records if record["event"] == "evaluation")
+        return Finished(result, evaluations, start["data"]["fingerprint"])
+    except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
+        raise UnseenError(
+            f"{folder} holds a damaged job ({error or type(error).__name__}): delete that folder, start again"
+        ) from error
+
+
+def without_domain(evaluations: Sequence[Record], domain: str) -> list[Record]:
+    """Take every score of a domain out of the evaluations."""
+    return [
+        {**record, "scores": [score for score in record["scores"] if score["domain"] != domain]}
+        for record in evaluations
+    ]

@@ -1,0 +1,76 @@
+"""The bench folder: where the grid, the job folders and the outputs lie, and which jobs failed and why."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from unseen.bench.job import Job
+from unseen.engine import RunFolder
+from unseen.errors import UsageError
+from unseen.files import locked, write_json
+
+FAILURE = "failure.json"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a job failed: a line for people, and the traceback where there is one."""
+
+    reason: str
+    details: str = ""
+    time: str = ""
+
+
+class BenchFolder:
+    """Paths of a bench. A job's folder is an ordinary run folder, named by the job's id."""
+
+    def __init__(self, path: Path, work: Path | None = None) -> None:
+        """Take `path` for the outputs, and `work` (its `jobs` if not given) for the job folders."""
+        if path.is_file():
+            raise UsageError(f"{path} is a file; --out takes a folder")
+        self.path = path
+        self.work = work or path / "jobs"
+        self.grid = path / "bench.toml"
+        self.results = path / "results.jsonl"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second bench out of the job folders."""
+        with locked(self.work / ".lock", place=self.path):
+            yield
+
+    def failure(self, job: Job) -> Failure | None:
+        """Tell why a job failed; None when it did not."""
+        try:
+            return Failure(**json.loads((job.folder(self.work) / FAILURE).read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            return Failure(f"{FAILURE} is unreadable ({error})")
+
+    def has_failed(self, job: Job) -> bool:
+        """Whether a job failed and was not tried again."""
+        return (job.folder(self.work) / FAILURE).exists()
+
+    def note_failure(self, job: Job, reason: str, details: str = "") -> None:
+        """Write down why a job failed, in its folder."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        write_json(job.folder(self.work) / FAILURE, asdict(Failure(reason, details, now)))
+
+    def forget_failure(self, job: Job) -> None:
+        """Let a failed job be tried again."""
+        (job.folder(self.work) / FAILURE).unlink(missing_ok=True)
+
+    def make_ready(self, job: Job) -> Path:
+        """Prepare a job's folder for a first or a further try; finished rounds in it are kept."""
+        folder = job.folder(self.work)
+        self.forget_failure(job)
+        if folder.is_dir() and not RunFolder(folder).holds_run:
+            shutil.rmtree(folder)
+        return folder

@@ -1,0 +1,73 @@
+"""Leave-one-domain-out cross-validation: choose a round by how models do on sources they were not trained on.
+
+For a target T, every source s gets a run with T and s held out. How these runs do on their s, round by round,
+is an honest guess of how the real run does on T, and needs no sample of T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unseen.bench.finished import Finished, without_domain
+from unseen.bench.grid import Grid
+from unseen.bench.job import Job
+from unseen.data import Task
+from unseen.engine import Record
+from unseen.errors import UsageError
+from unseen.evaluation import PRIMARY, mean_metric, select
+
+
+def folds(grid: Grid, job: Job) -> list[Job]:
+    """The runs that choose the round of `job`: one for every source domain, with that domain held out too."""
+    sources = grid.sources(job.held_out)
+    if len(sources) < 2:
+        raise UsageError(
+            f"leave-one-domain-out needs at least two source domains beside {job.held_out}; "
+            f"there are {len(sources)}: use --selection source-validation"
+        )
+    return [_fold(job, source) for source in sources]
+
+
+def _fold(job: Job, source: str) -> Job:
+    hold_out = tuple(sorted((job.held_out, source)))
+    config = job.config.resolved(hold_out=hold_out)
+    return Job(job.label, job.held_out, job.seed, job.model, config, left_out=source, trial=job.trial)
+
+
+def cross_validated(held_out: str, runs: Sequence[Finished]) -> list[Record]:
+    """Join the folds' evaluations: one record a round, with the score of every left-out source as its target.
+
+    held_out  the domain that nothing may be chosen by: its scores are taken out first
+    """
+    blind = [without_domain(run.evaluations, held_out) for run in runs]
+    rounds = set.intersection(*({record["round"] for record in records} for records in blind))
+    joined: dict[int, Record] = {
+        number: {"event": "evaluation", "round": number, "scores": []} for number in sorted(rounds)
+    }
+    for records in blind:
+        for record in records:
+            if record["round"] in joined:
+                left_out = [score for score in record["scores"] if score["split"] == "target"]
+                joined[record["round"]]["scores"] += left_out
+    return list(joined.values())
+
+
+def choose_round(held_out: str, runs: Sequence[Finished]) -> int | None:
+    """The round with the best mean on the left-out sources; on a tie the lower loss, then the earlier."""
+    best = _best(held_out, runs)
+    return None if best is None else int(best["round"])
+
+
+def best_mean(held_out: str, runs: Sequence[Finished]) -> float:
+    """The mean on the left-out sources in the round that `choose_round` takes; settings are chosen by it."""
+    best = _best(held_out, runs)
+    return float("nan") if best is None else mean_metric(best, "target", PRIMARY[_task(runs)])
+
+
+def _best(held_out: str, runs: Sequence[Finished]) -> Record | None:
+    """Choosing on the left-out sources is what the oracle does on the target, hence its rule."""
+    return select(cross_validated(held_out, runs), "oracle", _task(runs))
+
+
+def _task(runs: Sequence[Finished]) -> Task:
+    return runs[0].task

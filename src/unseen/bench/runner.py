@@ -1,0 +1,117 @@
+"""A whole bench: plan, run what is missing, plan again, until nothing is missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unseen.bench.finished import Shelf
+from unseen.bench.folder import BenchFolder
+from unseen.bench.grid import Grid
+from unseen.bench.job import Job
+from unseen.bench.plan import Plan, make_plan
+from unseen.bench.pool import Pool, Watcher, Where
+from unseen.bench.results import JobResult, collect_results
+from unseen.data import load_data
+from unseen.data.sources import Progress, no_progress
+from unseen.engine.choose import available_cores
+from unseen.engine.experiment import choose_device
+from unseen.errors import UnseenError, UsageError
+from unseen.models import ModelFacts, build_model
+from unseen.setup import check_names, data_request
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a bench came to: its results so far, the jobs that failed and why, those that are still to run."""
+
+    plan: Plan
+    results: list[JobResult]
+    failed: list[tuple[Job, str]]
+    missing: list[Job]
+
+
+def look_at_data(grid: Grid, where: Where, *, progress: Progress = no_progress) -> Grid:
+    """Check every name of the grid, load the data once, and fill in its domains."""
+    for model in grid.models or ("",):
+        for label in grid.methods:
+            config = where.of(grid.job(label, grid.hold_out[0], grid.seeds[0], model).config)
+            check_names(config)
+    data = load_data(data_request(config, progress))
+    if len(data.domains) < 2:
+        raise UnseenError(f"{data.name} has one domain only ({data.domains[0]}); at least two are needed")
+    named = {*grid.models, *(name for name in _models(grid) if name)}
+    for model in sorted(named):
+        build_model(model, ModelFacts(data.input_shape, data.outputs), seed=0)
+    return grid.on(data.domains)
+
+
+def known_domains(grid: Grid, folder: BenchFolder) -> Grid | None:
+    """Fill in the domains from an earlier start of the same grid, so that finished benches need no data."""
+    if not folder.grid.exists():
+        return None
+    stored = Grid.from_toml(folder.grid)
+    what = ("common", "methods", "models")
+    if not stored.domains or any(getattr(stored, name) != getattr(grid, name) for name in what):
+        return None
+    return grid.on(stored.domains)
+
+
+def _models(grid: Grid) -> list[str | None]:
+    return [options.get("model") for options in (grid.common, *grid.methods.values())]
+
+
+def choose_workers(workers: int | None, where: Where) -> int:
+    """As many processes as there are cores for their threads; one where a graphics card does the work."""
+    if where.threads < 1 or (workers is not None and workers < 1):
+        raise UsageError("--workers and --threads must be at least 1")
+    if workers is not None:
+        return workers
+    on_cpu = choose_device(where.device or "auto").type == "cpu"
+    return max(available_cores() // where.threads, 1) if on_cpu else 1
+
+
+def run_bench(
+    grid: Grid,
+    folder: BenchFolder,
+    *,
+    workers: int | None = None,
+    where: Where | None = None,
+    retry_failed: bool = False,
+    watcher: Watcher | None = None,
+) -> Outcome:
+    """Run all jobs of a grid that are neither finished nor failed, and collect the results.
+
+    grid          with its domains known, as `look_at_data` gives it
+    retry_failed  try jobs again that failed in an earlier call; they go on from their last finished round
+    """
+    where, watcher = where or Where(), watcher or Watcher()
+    shelf = Shelf(folder.work)
+    with folder.locked():
+        grid.save(folder.grid)
+        if retry_failed:
+            for job in make_plan(grid, shelf, has_failed=folder.has_failed).jobs:
+                folder.forget_failure(job)
+        pool = Pool(folder, workers=choose_workers(workers, where), where=where, watcher=watcher)
+        while True:
+            state = bench_state(grid, folder, shelf)
+            if not state.missing:
+                return state
+            done = [job for job in state.plan.jobs if shelf.holds(job)]
+            watcher.planned(state.missing, done, [job for job, _ in state.failed])
+            pool.run(state.missing)
+
+
+def bench_state(grid: Grid, folder: BenchFolder, shelf: Shelf | None = None) -> Outcome:
+    """What a bench folder holds of a grid now; runs nothing."""
+    shelf = shelf or Shelf(folder.work)
+    plan = make_plan(grid, shelf, has_failed=folder.has_failed)
+    failed, missing = list[tuple[Job, str]](), list[Job]()
+    for job in plan.jobs:
+        if shelf.holds(job):
+            continue
+        failure = folder.failure(job)
+        if failure is None:
+            missing.append(job)
+        else:
+            failed.append((job, failure.reason))
+    return Outcome(plan, collect_results(plan, shelf), failed, missing)

@@ -1,0 +1,104 @@
+"""Random search: the same number of trials for every method, chosen without a look at the held-out domain.
+
+Trial 0 is the method as the grid has it. The others draw the common options and the method's own settings
+from their ranges; what a grid's entry for a method fixes is not searched. A choice is made for every held-out
+domain on its own, as its sources differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from unseen.bench.finished import Finished, Shelf, without_domain
+from unseen.bench.grid import Grid, cells
+from unseen.bench.job import Job
+from unseen.bench.leave_out import best_mean, folds
+from unseen.evaluation import mean_metric, select
+from unseen.methods.base import METHODS
+from unseen.methods.ranges import LogUniform, Range
+from unseen.methods.settings import search_ranges
+from unseen.randomness import numpy_generator
+
+COMMON_RANGES: dict[str, dict[str, Range]] = {
+    "sgd": {"lr": LogUniform(0.001, 0.1), "weight_decay": LogUniform(1e-6, 1e-2)},
+    "adam": {"lr": LogUniform(3e-5, 3e-3), "weight_decay": LogUniform(1e-6, 1e-2)},
+}
+"""Options that every method is searched over, by optimiser. The batch size is not among them: the smallest
+client bounds it, and it changes how much a round computes."""
+
+Cell = tuple[str, str, str]
+"""A label, a held-out domain and a model."""
+
+
+def trial_options(grid: Grid, label: str, trial: int) -> dict[str, Any]:
+    """What a trial changes; trials of the same number have the same common options, whatever the method."""
+    if trial == 0:
+        return {}
+    seed, fixed = grid.seeds[0], grid.methods[label]
+    merged = {**grid.common, **fixed}
+    method = merged.get("method", label)
+    common = {
+        name: values.draw(numpy_generator(seed, "search: common", trial, name))
+        for name, values in COMMON_RANGES.get(merged.get("optimiser", "sgd"), {}).items()
+        if name not in fixed
+    }
+    given = dict(fixed.get("settings", {}))
+    drawn = {
+        name: values.draw(numpy_generator(seed, "search: settings", method, trial, name))
+        for name, values in search_ranges(METHODS[method].settings_type()).items()
+        if name not in given
+    }
+    return {**common, "settings": {**merged.get("settings", {}), **drawn, **given}}
+
+
+def trial_job(grid: Grid, cell: Cell, trial: int, seed: int) -> Job:
+    """The run of one trial with one seed."""
+    label, held_out, model = cell
+    job = grid.job(label, held_out, seed, model, **trial_options(grid, label, trial))
+    return replace(job, trial=trial)
+
+
+def trial_jobs(grid: Grid) -> list[Job]:
+    """All trials, number by number, so that a search stopped early gave every method the same."""
+    found = []
+    for trial in range(grid.search):
+        for seed in grid.seeds[: grid.trial_seeds]:
+            for cell in cells(grid):
+                job = trial_job(grid, cell, trial, seed)
+                found += [job, *(folds(grid, job) if grid.leaves_domains_out else [])]
+    return found
+
+
+def choose_trial(grid: Grid, cell: Cell, shelf: Shelf, *, rule: str) -> int | None:
+    """The trial with the best mean over its seeds; ties go to the earlier; None when every trial failed.
+
+    rule  source-validation, or leave-one-domain-out: neither looks at the held-out domain
+    """
+    scores = {trial: _mean_score(grid, cell, trial, shelf, rule=rule) for trial in range(grid.search)}
+    usable = {trial: score for trial, score in scores.items() if not math.isnan(score)}
+    return max(usable, key=lambda trial: (usable[trial], -trial), default=None)
+
+
+def _mean_score(grid: Grid, cell: Cell, trial: int, shelf: Shelf, *, rule: str) -> float:
+    """Mean over seeds; NaN when a run failed or its metric is not defined."""
+    held_out, scores = cell[1], list[float]()
+    for seed in grid.seeds[: grid.trial_seeds]:
+        job = trial_job(grid, cell, trial, seed)
+        wanted = [job] if rule == "source-validation" else folds(grid, job)
+        runs = shelf.get_all(wanted)
+        if runs is None:
+            return math.nan
+        scores.append(
+            _validated(held_out, runs[0]) if rule == "source-validation" else best_mean(held_out, runs)
+        )
+    return sum(scores) / len(scores)
+
+
+def _validated(held_out: str, run: Finished) -> float:
+    """The sources' validation metric in the round that source validation takes."""
+    blind: Sequence[dict[str, Any]] = without_domain(run.evaluations, held_out)
+    best = select(blind, "source-validation", run.task)
+    return math.nan if best is None else mean_metric(best, "validation", run.metric)

@@ -1,0 +1,218 @@
+"""`unseen bench`: methods x held-out domains x seeds, in parallel, stopped and continued at any time."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unseen.cli.bench_request import default_out, grid_from
+from unseen.cli.console import INTERRUPTED, messages, print_json, results
+from unseen.errors import UsageError
+
+if TYPE_CHECKING:
+    from unseen.bench.folder import BenchFolder
+    from unseen.bench.grid import Grid
+    from unseen.bench.pool import Where
+    from unseen.bench.runner import Outcome
+
+EXAMPLES = """Examples:
+
+    unseen bench rotated-digits --methods fedavg,csac --hold-out all --seeds 3 --rounds 5 --out my_bench
+
+    unseen bench --out my_bench --retry-failed
+
+    unseen bench grid.toml --out my_bench --selection lodo --baseline fedavg
+
+    unseen bench grid.toml --search 20 --workers 4
+"""
+
+_GRID = "What is compared"
+_HOW = "How it is learnt (all jobs)"
+_WHERE = "Where"
+_COMMON = (
+    "rounds",
+    "local_epochs",
+    "batch_size",
+    "optimiser",
+    "lr",
+    "image_size",
+    "weights",
+    "clients_per_domain",
+    "evaluate_every",
+    "validation",
+    "test",
+)
+_OF_GRID = ("methods", "hold_out", "seeds", "models", "set_", "baseline", "selection", "search")
+
+
+def bench_command(  # noqa: PLR0917 (one parameter an option)
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="GRID|DATA", help="A grid file (.toml), or data as in `unseen train`; neither goes on."
+        ),
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Methods, by commas: fedavg,csac.", rich_help_panel=_GRID)
+    ] = None,
+    hold_out: Annotated[
+        list[str] | None,
+        typer.Option(help="Domains held out in turn, by commas; `all` for every one.", rich_help_panel=_GRID),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="How many (3), or which (0,1,2).", rich_help_panel=_GRID)
+    ] = None,
+    models: Annotated[str | None, typer.Option(help="Models, by commas.", rich_help_panel=_GRID)] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="METHOD.KEY=VALUE",
+            help="A setting of a method (repeatable).",
+            rich_help_panel=_GRID,
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="The method that the others are tested against.", rich_help_panel=_GRID)
+    ] = None,
+    selection: Annotated[
+        str | None,
+        typer.Option(
+            help="lodo: leave-one-domain-out cross-validation as well; it takes runs of its own. Source "
+            "validation, last round and oracle are always shown.",
+            rich_help_panel=_GRID,
+        ),
+    ] = None,
+    search: Annotated[
+        int | None,
+        typer.Option(
+            help="Trials of a random search for every method, chosen by source validation.",
+            rich_help_panel=_GRID,
+        ),
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(rich_help_panel=_HOW)] = None,
+    local_epochs: Annotated[int | None, typer.Option(rich_help_panel=_HOW)] = None,
+    batch_size: Annotated[int | None, typer.Option(rich_help_panel=_HOW)] = None,
+    optimiser: Annotated[str | None, typer.Option(help="sgd or adam.", rich_help_panel=_HOW)] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.", rich_help_panel=_HOW)] = None,
+    image_size: Annotated[int | None, typer.Option(rich_help_panel=_HOW)] = None,
+    weights: Annotated[str | None, typer.Option(help="Initial weights.", rich_help_panel=_HOW)] = None,
+    clients_per_domain: Annotated[int | None, typer.Option(rich_help_panel=_HOW)] = None,
+    evaluate_every: Annotated[
+        int | None, typer.Option(help="Rounds between evaluations.", rich_help_panel=_HOW)
+    ] = None,
+    validation: Annotated[
+        float | None, typer.Option(help="Part of a source kept for selection.", rich_help_panel=_HOW)
+    ] = None,
+    test: Annotated[
+        float | None, typer.Option(help="Part of a source kept for in-domain accuracy.", rich_help_panel=_HOW)
+    ] = None,
+    data_root: Annotated[
+        str | None,
+        typer.Option(help="Where named data sets lie.", envvar="UNSEEN_DATA", rich_help_panel=_WHERE),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps.", rich_help_panel=_WHERE)] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Jobs side by side; one a core if not given.", rich_help_panel=_WHERE)
+    ] = None,
+    threads: Annotated[int, typer.Option(help="Threads of each job.", rich_help_panel=_WHERE)] = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Bench folder; made under runs/ if not given.", rich_help_panel=_WHERE),
+    ] = None,
+    work: Annotated[
+        Path | None, typer.Option(help="Folder of the jobs, if not OUT/jobs.", rich_help_panel=_WHERE)
+    ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Try failed jobs again.", rich_help_panel=_WHERE)
+    ] = False,
+    collect: Annotated[
+        bool,
+        typer.Option(
+            "--collect", help="Run nothing; write the outputs of what is done.", rich_help_panel=_WHERE
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the results as JSON.", rich_help_panel=_WHERE)
+    ] = False,
+) -> None:
+    """Compare methods on every held-out domain with several seeds, and write tables that can be trusted.
+
+    Jobs run in parallel. Stop at any time; the same command goes on, and finished jobs are never repeated.
+    """
+    options = {name: value for name, value in locals().items() if value is not None}
+    given = {name.rstrip("_"): options[name] for name in _OF_GRID if name in options}
+    given["common"] = {name: options[name] for name in _COMMON if name in options}
+    if source is None and out is None:
+        raise UsageError("name a grid file or data: unseen bench GRID.toml (see `unseen bench --help`)")
+    from unseen.bench.folder import BenchFolder
+    from unseen.bench.pool import Where
+
+    place = out or default_out(str(source))
+    grid = grid_from(source, place, given)
+    folder = BenchFolder(place, work)
+    where = Where(threads=threads, device=device, data_root=data_root)
+    again = shlex.join(["unseen", "bench", "--out", str(place), *(["--work", str(work)] if work else [])])
+    outcome = _run(grid, folder, where, workers=workers, retry=retry_failed, collect=collect, again=again)
+    _show(outcome, folder, as_json=as_json)
+    if outcome.failed:
+        for job, reason in outcome.failed:
+            messages().print(f"failed: {job.name} ({folder.work / job.id}): {reason}", soft_wrap=True)
+        many = f"{len(outcome.failed)} of {len(outcome.plan.jobs)} jobs failed"
+        messages().print(f"{many}; try them again with:\n  {again} --retry-failed", soft_wrap=True)
+        sys.exit(1)
+
+
+bench_command.__doc__ = f"{bench_command.__doc__}\n\n{EXAMPLES}"
+
+
+def _run(
+    grid: Grid,
+    folder: BenchFolder,
+    where: Where,
+    *,
+    workers: int | None,
+    retry: bool,
+    collect: bool,
+    again: str,
+) -> Outcome:
+    """Run what is missing under the eyes of the user; Ctrl-C leaves with a line on how to go on."""
+    from unseen.bench.runner import bench_state, choose_workers, known_domains, look_at_data, run_bench
+    from unseen.cli.bench_view import BenchView
+    from unseen.cli.waiting import LateBar
+
+    console = messages()
+    try:
+        known = known_domains(grid, folder)
+        if known is None:
+            with LateBar(console) as bar:
+                known = look_at_data(grid, where, progress=bar)
+        if collect:
+            return bench_state(known, folder)
+        hands = choose_workers(workers, where)
+        with BenchView(console, workers=hands) as view:
+            return run_bench(known, folder, workers=hands, where=where, retry_failed=retry, watcher=view)
+    except KeyboardInterrupt:
+        console.print(f"\nStopped. Finished jobs and rounds are kept; go on with:\n  {again}", soft_wrap=True)
+        sys.exit(INTERRUPTED)
+
+
+def _show(outcome: Outcome, folder: BenchFolder, *, as_json: bool) -> None:
+    from unseen.bench.results import write_results
+
+    write_results(folder.results, outcome.results)
+    if as_json:
+        found: dict[str, Any] = {
+            "folder": str(folder.path),
+            "results": [asdict(result) for result in outcome.results],
+            "failed": [{"job": job.id, "name": job.name, "reason": reason} for job, reason in outcome.failed],
+            "missing": [job.id for job in outcome.missing],
+        }
+        print_json(found)
+        return
+    results().print(f"Results: {folder.results}", soft_wrap=True)

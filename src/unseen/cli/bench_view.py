@@ -1,0 +1,153 @@
+"""A bench while it runs: a live table on a terminal, one line an event where output is piped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from unseen.bench.job import Job
+from unseen.bench.pace import Pace, in_words
+from unseen.bench.pool import Watcher
+from unseen.bench.worker import Progress
+
+_SHOWN_FAILURES = 5
+
+
+@dataclass
+class _Running:
+    """A job at work: where this try began, and how far it is."""
+
+    started: float = field(default_factory=time.monotonic)
+    first_round: int | None = None
+    progress: Progress | None = None
+
+    @property
+    def rounds_done(self) -> int:
+        """Rounds of this try."""
+        return (
+            0 if self.progress is None or self.first_round is None else self.progress.round - self.first_round
+        )
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+
+class BenchView(Watcher):
+    """Follows a bench and shows what runs, what is done, what failed and how long it will take."""
+
+    def __init__(self, console: Console, *, workers: int) -> None:
+        self._console, self._workers = console, workers
+        self._pace = Pace()
+        self._waiting: dict[str, Job] = {}
+        self._running: dict[str, tuple[Job, _Running]] = {}
+        self._done = 0
+        self._failures: list[tuple[Job, str]] = []
+        self._earlier_failures = 0
+        self._live = (
+            Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        )
+
+    def __enter__(self) -> BenchView:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def planned(self, waiting: Sequence[Job], finished: Sequence[Job], failed: Sequence[Job]) -> None:
+        """Show what there is to do."""
+        self._waiting = {job.id: job for job in waiting}
+        self._done, self._earlier_failures = len(finished), len(failed) - len(self._failures)
+        parts = [f"{len(waiting)} jobs to run", f"{len(finished)} done already"]
+        parts += [f"{len(failed)} failed before (--retry-failed tries them again)"] if failed else []
+        self._say(", ".join(parts) + f"; {self._workers} at a time")
+
+    def started(self, job: Job) -> None:
+        """Move a job from those that wait to those that run."""
+        self._waiting.pop(job.id, None)
+        self._running[job.id] = (job, _Running())
+
+    def progressed(self, job: Job, progress: Progress) -> None:
+        """Note how far a job is."""
+        _, running = self._running[job.id]
+        if running.first_round is None:
+            running.first_round = progress.round
+        running.progress = progress
+
+    def finished(self, job: Job) -> None:
+        """Count a job, and learn from the time it took."""
+        _, running = self._running.pop(job.id)
+        self._pace.add(job.label, rounds=running.rounds_done, seconds=running.seconds)
+        self._done += 1
+        parts = [f"{job.name}: {in_words(running.seconds)}", _validation(running.progress)]
+        self._say(f"done {self._counted()}  " + ", ".join(part for part in (*parts, self._left()) if part))
+
+    def failed(self, job: Job, reason: str) -> None:
+        """Show why a job failed."""
+        self._running.pop(job.id, None)
+        self._failures.append((job, reason))
+        self._say(f"failed      {job.name}: {reason}", style="yellow")
+
+    def tick(self) -> None:
+        """Draw anew."""
+        if self._live:
+            self._live.update(self._drawing(), refresh=True)
+
+    def _say(self, text: str, *, style: str = "") -> None:
+        if self._live is None:
+            self._console.print(text, style=style, markup=False, soft_wrap=True)
+
+    def _counted(self) -> str:
+        failed = self._earlier_failures + len(self._failures)
+        return f"{self._done}/{self._done + failed + len(self._waiting) + len(self._running)}"
+
+    def _left(self) -> str:
+        """An estimate from the rounds run so far, those of running jobs included."""
+        pace, left = Pace(), [(job.label, job.config.rounds) for job in self._waiting.values()]
+        pace.learn(self._pace)
+        for job, running in self._running.values():
+            if running.rounds_done:
+                pace.add(job.label, rounds=running.rounds_done, seconds=running.seconds)
+            done = running.progress.round if running.progress else 0
+            left.append((job.label, job.config.rounds - done))
+        seconds = pace.seconds_left(left, workers=self._workers)
+        return f"about {in_words(seconds)} left" if seconds and left else ""
+
+    def _drawing(self) -> Group:
+        table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
+        for name in ("running", "held out", "seed", "round", "validation", "time"):
+            table.add_column(name, justify="left" if name in ("running", "held out") else "right")
+        for job, running in self._running.values():
+            progress = running.progress
+            table.add_row(
+                Text(job.label if job.trial is None else f"{job.label} (trial {job.trial})"),
+                Text(job.held_out + (f" (and {job.left_out})" if job.left_out else "")),
+                str(job.seed),
+                f"{progress.round}/{progress.rounds}" if progress else "preparing",
+                _validation(progress).removeprefix("validation "),
+                in_words(running.seconds),
+            )
+        failed = self._earlier_failures + len(self._failures)
+        parts = [f"{self._counted()} jobs done", f"{len(self._waiting)} waiting"]
+        parts += [f"{failed} failed"] if failed else []
+        lines = [Text(f"failed: {job.name}: {reason}", style="yellow") for job, reason in self._failures]
+        return Group(table, *lines[-_SHOWN_FAILURES:], Text("  ".join([*parts, self._left()])))
+
+
+def _validation(progress: Progress | None) -> str:
+    if progress is None or progress.validation is None:
+        return ""
+    return f"validation {progress.validation:.3f}"
