@@ -107,19 +107,20 @@ class RunConfig:
 
     def differences(self, other: RunConfig) -> dict[str, tuple[Any, Any]]:
         """List the fields that say what a run is and in which two configurations differ."""
-        mine, theirs = asdict(self), asdict(other)
+        mine, theirs = (
+            {**asdict(config), "settings": _with_none_spelt(config.settings)} for config in (self, other)
+        )
         return {
             key: (mine[key], theirs[key]) for key in mine if key not in WHERE and mine[key] != theirs[key]
         }
 
     def save(self, path: Path) -> None:
-        """Write the configuration as TOML; fields that are None are left out."""
+        """Write the configuration as TOML; None is left out, and of a setting spelt `none`."""
         values = {key: value for key, value in asdict(self).items() if value is not None}
         settings = values.pop("settings")
         lines = [f"{key} = {_toml(value)}" for key, value in values.items()]
-        lines += ["", "[settings]"] + [
-            f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None
-        ]
+        lines += ["", "[settings]"]
+        lines += [f"{key} = {_toml(value)}" for key, value in _with_none_spelt(settings).items()]
         write_text(path, "\n".join(lines) + "\n")
 
     @classmethod
@@ -136,6 +137,11 @@ class RunConfig:
 
 def _names(given: str | Iterable[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _with_none_spelt(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Write None as a user would, `none`: TOML knows no null, and a setting left out would be its default."""
+    return {key: "none" if value is None else value for key, value in settings.items()}
 
 
 def _toml(value: Any) -> str:

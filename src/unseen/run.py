@@ -63,10 +63,12 @@ def run(
     resume: bool = False,
     listener: Listener | None = None,
     data: DataSet | None = None,
+    report: bool = True,
 ) -> RunResult:
     """Run (or, with `resume`, continue) the training that `config` describes, in the folder `out`.
 
-    data  samples already in memory, in place of those that the configuration names
+    data    samples already in memory, in place of those that the configuration names
+    report  whether the page is written; `unseen report` writes it later
     """
     listener = listener or Listener()
     folder = RunFolder(out)
@@ -79,14 +81,14 @@ def run(
             _require_same(setup.config, RunConfig.load(folder.config), folder)
         else:
             setup.config.save(folder.config)
-        return _Run(setup, folder, listener).complete()
+        return _Run(setup, folder, listener, report=report).complete()
 
 
 class _Run:
     """One run in its folder: opens or continues it, goes through its rounds, closes it."""
 
-    def __init__(self, setup: Setup, folder: RunFolder, listener: Listener) -> None:
-        self.setup, self.folder, self.listener = setup, folder, listener
+    def __init__(self, setup: Setup, folder: RunFolder, listener: Listener, *, report: bool) -> None:
+        self.setup, self.folder, self.listener, self.report = setup, folder, listener, report
         found = Checkpoint.load(folder.checkpoint) if folder.checkpoint.exists() else None
         if found is not None and found.run_id != setup.run_id:
             raise UsageError(f"{folder.path} holds a run on other data or weights: choose another --out")
@@ -157,7 +159,8 @@ class _Run:
         tensors = self.flat.layout.tensors(self.checkpoint.selected)
         save_model(self.folder.model, tensors, self._card())
         write_json(self.folder.result, values)
-        write_report(self.folder.path)
+        if self.report:
+            write_report(self.folder.path)
         return RunResult(self.folder.path, values)
 
     def _what_left(self) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from unseen.bench.job import Job
+from unseen.config import RunConfig
 from unseen.data import Task
 from unseen.engine import Record, RunFolder, read_records
 from unseen.errors import UnseenError
@@ -54,13 +55,28 @@ class Shelf:
         if not self.holds(job):
             return None
         if job.id not in self._read:
-            self._read[job.id] = read_finished(job.folder(self.work))
+            folder = job.folder(self.work)
+            _require_same(job, folder)
+            self._read[job.id] = read_finished(folder)
         return self._read[job.id]
 
     def get_all(self, jobs: Iterable[Job]) -> list[Finished] | None:
         """Read several jobs; None when one of them is not finished."""
         found = [self.get(job) for job in jobs]
         return None if None in found else cast(list[Finished], found)
+
+
+def _require_same(job: Job, folder: Path) -> None:
+    """Refuse results of a version of the package in which a default was another."""
+    stored = RunConfig.load(RunFolder(folder).config)
+    for key, (mine, theirs) in job.config.differences(stored).items():
+        if mine is None or key in ("data", "weights"):
+            continue
+        if key == "settings" and all(theirs.get(name, mine[name]) == mine[name] for name in mine):
+            continue
+        raise UnseenError(
+            f"{folder} was run with {key} = {theirs!r}, not {mine!r} as now: delete it or take another --out"
+        )
 
 
 def read_finished(folder: Path) -> Finished:

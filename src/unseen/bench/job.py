@@ -1,19 +1,22 @@
 """One job of a bench: an ordinary run, named by the hash of its configuration.
 
 The same configuration always has the same name, however it was written down, so a finished job is found
-again and never repeated, also by another grid in the same folder.
+again and never repeated, also by another grid in the same folder, or by a later version of the package that
+has more options.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unseen.config import RunConfig
-from unseen.methods import make_method
+from unseen.config import WHERE, RunConfig
+from unseen.methods import METHODS, make_method
 
 _FLOATS = {item.name for item in fields(RunConfig) if isinstance(item.default, float)}
 
@@ -39,8 +42,20 @@ class Job:
 
     @cached_property
     def id(self) -> str:
-        """The configuration's hash: what is run, not where."""
-        return self.config.identity()
+        """The hash of all in the configuration that says what is run (not where) and is not the default."""
+        kind = METHODS[self.config.method].settings_type()
+        defaults = {item.name: item.default for item in fields(kind)}
+        what = {
+            item.name: value
+            for item in fields(RunConfig)
+            if (value := getattr(self.config, item.name)) != item.default and item.name not in WHERE
+        }
+        what["settings"] = {
+            name: value for name, value in self.config.settings.items() if value != defaults[name]
+        }
+        what |= {name: Path(what[name]).name for name in ("data", "weights") if name in what}
+        text = json.dumps({**what, "method": self.config.method}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
     def name(self) -> str:

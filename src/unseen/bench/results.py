@@ -100,21 +100,16 @@ def collect_results(plan: Plan, shelf: Shelf) -> list[JobResult]:
 
 
 def _collected(entry: Entry, run: Finished, shelf: Shelf) -> JobResult:
-    job, held_out = entry.job, entry.job.held_out
-    blind = without_domain(run.evaluations, held_out)
-    rounds = {
-        "source-validation": _round(select(blind, "source-validation", run.task)),
-        "last": _round(select(blind, "last", run.task)),
-        "oracle": _round(select(run.evaluations, "oracle", run.task)),
+    job = entry.job
+    judged = shelf.get(entry.judged) or run
+    accuracy = {
+        rule: _on_target(judged if rule == LEAVE_ONE_DOMAIN_OUT else run, number)
+        for rule, number in chosen_rounds(entry, shelf).items()
     }
-    accuracy = {rule: _on_target(run, number) for rule, number in rounds.items()}
-    judged, folds = shelf.get(entry.judged), shelf.get_all(entry.folds)
-    if entry.folds and judged is not None and folds is not None:
-        accuracy[LEAVE_ONE_DOMAIN_OUT] = _on_target(judged, choose_round(held_out, folds))
     metrics = run.result["metrics"]
     return JobResult(
         label=job.label,
-        held_out=held_out,
+        held_out=job.held_out,
         seed=job.seed,
         model=run.result["model"],
         accuracy=accuracy,
@@ -127,6 +122,24 @@ def _collected(entry: Entry, run: Finished, shelf: Shelf) -> JobResult:
         job=job.id,
         worst_group=metrics["target"].get("worst_group"),
     )
+
+
+def chosen_rounds(entry: Entry, shelf: Shelf) -> dict[str, int | None]:
+    """The round that each selection rule takes; all but the oracle choose without the held-out scores.
+
+    Leave-one-domain-out is among them once all its runs are finished.
+    """
+    run, held_out = shelf.get(entry.job), entry.job.held_out
+    if run is None:
+        return {}
+    blind = without_domain(run.evaluations, held_out)
+    rounds = {
+        "source-validation": _round(select(blind, "source-validation", run.task)),
+        "last": _round(select(blind, "last", run.task)),
+        "oracle": _round(select(run.evaluations, "oracle", run.task)),
+    }
+    folds = shelf.get_all(entry.folds) if shelf.holds(entry.judged) else None
+    return {**rounds, LEAVE_ONE_DOMAIN_OUT: choose_round(held_out, folds)} if folds else rounds
 
 
 def _round(evaluation: Record | None) -> int | None:

@@ -1,13 +1,15 @@
 """What runs inside a bench's worker process: one job after another, until the pipe closes.
 
-Data is loaded once and kept for the next job. What a job computes depends on its configuration alone, so
-which worker runs it, and after what, changes nothing.
+Data is loaded once and kept for the next job. A finished job keeps its model and records; its checkpoint
+goes, and its page is written when asked for (`unseen report`). What a job computes depends on its
+configuration alone, so which worker runs it, and after what, changes nothing.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import traceback
 from dataclasses import dataclass, replace
@@ -18,7 +20,7 @@ from threading import Thread
 from unseen.config import RunConfig
 from unseen.data import DataRequest, DataSet, load_data
 from unseen.data.sources import no_progress
-from unseen.engine import Listener, Record
+from unseen.engine import Listener, Record, RunFolder
 from unseen.engine.allocator import keep_freed_memory
 from unseen.errors import UnseenError
 from unseen.evaluation import PRIMARY, mean_metric
@@ -74,7 +76,8 @@ def _attempt(task: Task, pipe: Connection, loaded: _LoadedData) -> Done | Failed
     listener = _Reporter(pipe)
     try:
         data = loaded.load(data_request(task.config))
-        run(task.config, out=task.folder, resume=True, listener=listener, data=data)
+        run(task.config, out=task.folder, resume=True, listener=listener, data=data, report=False)
+        shutil.rmtree(RunFolder(task.folder).checkpoint.parent, ignore_errors=True)
     except UnseenError as error:
         return Failed(str(error))
     except (EOFError, BrokenPipeError, ConnectionResetError):

@@ -1,0 +1,176 @@
+"""Real small benches: nothing is done twice, a dead worker costs one job, and what is stopped goes on."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from dataclasses import replace
+
+import pytest
+
+from unseen.bench.folder import BenchFolder
+from unseen.bench.pool import Watcher
+from unseen.bench.results import load_results, read_results, write_results
+from unseen.bench.runner import bench_state, run_bench
+from unseen.config import RunConfig
+from unseen.engine import RunFolder
+from unseen.errors import UnseenError
+from unseen.report import write_report
+from unseen.run import run
+
+
+class Witness(Watcher):
+    """Writes down what it hears."""
+
+    def __init__(self):
+        self.begun, self.done, self.reasons, self.rounds = [], [], {}, {}
+
+    def started(self, job):
+        self.begun.append(job.name)
+
+    def progressed(self, job, progress):
+        self.rounds.setdefault(job.name, []).append(progress.round)
+
+    def finished(self, job):
+        self.done.append(job.name)
+
+    def failed(self, job, reason):
+        self.reasons[job.name] = reason
+
+
+def test_a_bench_gives_every_cell_a_result(finished_bench):
+    _, folder, outcome = finished_bench
+    assert not outcome.failed and not outcome.missing
+    cells = [(result.seed, result.held_out, result.label) for result in outcome.results]
+    assert cells == [(s, d, m) for s in (0, 1) for d in ("75", "0") for m in ("fedavg", "ppdg")]
+    for result in outcome.results:
+        values = json.loads((folder / "jobs" / result.job / "result.json").read_text())
+        assert values["held_out"] == [result.held_out] and values["seed"] == result.seed
+        metrics = values["metrics"]
+        assert result.accuracy == {
+            "source-validation": metrics["target"]["accuracy"],
+            "last": metrics["target_last"]["accuracy"],
+            "oracle": metrics["target_oracle"]["accuracy"],
+        }
+        assert result.in_domain == metrics["in_domain"]["accuracy"]
+        assert len(result.curve) == 2 and result.curve[-1] == result.accuracy["last"]
+        assert result.bytes_up == values["bytes_up"] and result.metric == "accuracy"
+
+
+def test_results_follow_from_the_records_alone(finished_bench, tmp_path):
+    _, folder, outcome = finished_bench
+    assert load_results(folder) == outcome.results
+    write_results(tmp_path / "results.jsonl", outcome.results)
+    assert read_results(tmp_path / "results.jsonl") == outcome.results
+
+
+def test_numbers_that_are_not_defined_survive(finished_bench, tmp_path):
+    result = finished_bench[2].results[0]
+    odd = replace(result, accuracy={"last": float("nan")}, curve=[0.5, float("nan")])
+    write_results(tmp_path / "results.jsonl", [odd])
+    assert "NaN" not in (tmp_path / "results.jsonl").read_text()
+    assert repr(read_results(tmp_path / "results.jsonl")) == repr([odd])
+    (tmp_path / "results.jsonl").write_text("{}\n")
+    with pytest.raises(UnseenError, match="no results of a bench"):
+        read_results(tmp_path / "results.jsonl")
+
+
+def test_a_job_is_an_ordinary_run(finished_bench, tmp_path):
+    """The third job of a worker that had others before ends with the weights of a run of its own."""
+    _, folder, outcome = finished_bench
+    there = RunFolder(folder / "jobs" / outcome.results[2].job)
+    alone = run(RunConfig.load(there.config), out=tmp_path / "alone")
+    assert (alone.folder / "model.safetensors").read_bytes() == there.model.read_bytes()
+    assert not there.checkpoint.parent.exists() and not there.report.exists()
+    write_report(there.path)
+    assert there.report.exists()
+
+
+def test_finished_jobs_are_never_repeated(finished_bench):
+    grid, folder, outcome = finished_bench
+    witness = Witness()
+    again = run_bench(grid, BenchFolder(folder), workers=1, watcher=witness)
+    assert witness.begun == [] and again.results == outcome.results
+    smaller = replace(grid, methods={"other name": {"method": "ppdg"}}, seeds=(1,))
+    found = bench_state(smaller, BenchFolder(folder))
+    assert not found.missing and [result.label for result in found.results] == ["other name"] * 2
+
+
+def test_two_benches_do_not_share_a_folder_at_a_time(make_grid, tmp_path):
+    place = BenchFolder(tmp_path / "bench")
+    with place.locked(), pytest.raises(UnseenError, match="another process is working in"):
+        run_bench(make_grid(), place, workers=1)
+
+
+def test_a_failed_job_is_shown_kept_and_retried_on_request(make_grid, tmp_path):
+    """The data's size makes a batch impossible; then a traceback: both are the job's own affair."""
+    methods = {"fedavg": {}, "too large": {"method": "fedavg", "batch_size": 100_000}}
+    grid, place, witness = make_grid(methods=methods), BenchFolder(tmp_path / "bench"), Witness()
+    outcome = run_bench(grid, place, workers=1, watcher=witness)
+    assert witness.done == ["fedavg 75 seed 0"] and [r.label for r in outcome.results] == ["fedavg"]
+    ((job, reason),) = outcome.failed
+    assert job.label == "too large" and "100000" in reason and witness.reasons == {job.name: reason}
+    assert json.loads((place.work / job.id / "failure.json").read_text())["reason"] == reason
+
+    silent = Witness()
+    assert run_bench(grid, place, workers=1, watcher=silent).failed == outcome.failed
+    assert silent.begun == []
+    assert run_bench(grid, place, workers=1, watcher=silent, retry_failed=True).failed == outcome.failed
+    assert silent.begun == [job.name]
+
+
+class KillsWorkers(Witness):
+    """Kills every worker process when a job has finished its second round."""
+
+    def progressed(self, job, progress):
+        super().progressed(job, progress)
+        if job.label == "ppdg" and progress.round == 2:
+            for child in multiprocessing.active_children():
+                os.kill(child.pid, signal.SIGKILL)
+
+
+def test_a_killed_worker_costs_one_job_which_goes_on_from_its_checkpoint(make_grid, tmp_path):
+    common = {"data": "rotated-digits", "rounds": 4, "batches_per_epoch": 2, "lr": 0.05}
+    methods = {"fedavg": {}, "ppdg": {}, "fedprox": {}}
+    grid, place, killer = (
+        make_grid(common=common, methods=methods),
+        BenchFolder(tmp_path / "b"),
+        KillsWorkers(),
+    )
+    outcome = run_bench(grid, place, workers=1, watcher=killer)
+    assert killer.done == ["fedavg 75 seed 0", "fedprox 75 seed 0"], "the bench went on with a new worker"
+    ((job, reason),) = outcome.failed
+    assert job.label == "ppdg" and "SIGKILL" in reason
+
+    witness = Witness()
+    again = run_bench(grid, place, workers=1, watcher=witness, retry_failed=True)
+    assert not again.failed and len(again.results) == 3
+    assert witness.rounds[job.name][0] in (1, 2), "rounds before the kill are not run again"
+    whole = run(RunConfig.load(RunFolder(place.work / job.id).config), out=tmp_path / "whole")
+    model = (place.work / job.id / "model.safetensors").read_bytes()
+    assert model == (whole.folder / "model.safetensors").read_bytes()
+
+
+def test_a_worker_killed_before_its_run_began_leaves_nothing_in_the_way(make_grid, tmp_path):
+    grid, place = make_grid(methods={"fedavg": {}}), BenchFolder(tmp_path / "b")
+    folder = grid.job("fedavg", "75", 0).folder(place.work)
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "checkpoints" / "lock").touch()
+    assert not run_bench(grid, place, workers=1).failed
+
+
+def test_a_damaged_job_is_named(make_grid, tmp_path, finished_bench):
+    _, folder, outcome = finished_bench
+    shutil.copytree(folder, tmp_path / "copy")
+    victim = tmp_path / "copy" / "jobs" / outcome.results[0].job
+    (victim / "records.jsonl").write_text("{")
+    with pytest.raises(UnseenError, match=outcome.results[0].job):
+        load_results(tmp_path / "copy")
+    shutil.copytree(folder / "jobs" / victim.name, victim, dirs_exist_ok=True)
+    config = victim / "config.toml"
+    config.write_text(config.read_text().replace("momentum = 0.9", "momentum = 0.8"))
+    with pytest.raises(UnseenError, match=r"momentum = 0\.8, not 0\.9"):
+        load_results(tmp_path / "copy")

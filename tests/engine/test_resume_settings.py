@@ -1,0 +1,35 @@
+"""A run goes on whatever its method's settings are, also those that are None."""
+
+from __future__ import annotations
+
+import pytest
+
+from unseen.config import RunConfig
+from unseen.errors import UsageError
+from unseen.run import resume_config, run
+
+QUICK = {"data": "rotated-digits", "hold_out": "75", "rounds": 1, "batches_per_epoch": 1, "workers": 1}
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("csac", {"acquisition_epochs": 1, "alignment": "none"}),
+        ("feddg", {"spectra": None}),
+        ("feddg", {"spectra": "none"}),
+    ],
+)
+def test_a_run_with_empty_settings_goes_on(tmp_path, method, settings):
+    config = RunConfig.from_mapping({**QUICK, "method": method, "settings": settings})
+    first = run(config, out=tmp_path / "run")
+    assert run(config, out=tmp_path / "run", resume=True).metrics == first.metrics
+    recorded = resume_config(tmp_path / "run", {})
+    assert run(recorded, out=tmp_path / "run", resume=True).metrics == first.metrics
+
+
+def test_a_setting_that_was_none_is_not_its_default(tmp_path):
+    config = RunConfig.from_mapping({**QUICK, "method": "feddg", "settings": {"spectra": None}})
+    run(config, out=tmp_path / "run")
+    default = RunConfig.from_mapping({**QUICK, "method": "feddg"})
+    with pytest.raises(UsageError, match="settings"):
+        run(default, out=tmp_path / "run", resume=True)
