@@ -49,6 +49,12 @@ def test_folds_hold_out_the_target_and_one_source_each(make_grid, tmp_path):
     assert len(mine) == 2 + 3, "the run without 60 and 75 serves both targets"
 
 
+def test_folds_leave_out_sources_only(make_grid):
+    grid = make_grid(domains=("0", "15", "60", "75"))
+    job = grid.job("fedavg", "75", 0, sources=["60", "0", "75"])
+    assert [fold.left_out for fold in folds(grid, job)] == ["0", "60"]
+
+
 def test_folds_need_two_sources(make_grid):
     grid = make_grid(domains=("0", "75"))
     with pytest.raises(UsageError, match="two source domains"):

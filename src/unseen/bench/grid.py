@@ -88,10 +88,6 @@ class Grid:
         """Whether leave-one-domain-out cross-validation was asked for."""
         return self.selection == LEAVE_ONE_DOMAIN_OUT
 
-    def sources(self, held_out: str) -> tuple[str, ...]:
-        """Every domain but the held-out one."""
-        return tuple(domain for domain in self.domains if domain != held_out)
-
     def on(self, domains: tuple[str, ...]) -> Grid:
         """Fill in the data's domains; `all` becomes all of them, an unknown name is refused."""
         hold_out = domains if self.hold_out == (ALL,) else self.hold_out

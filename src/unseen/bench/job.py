@@ -72,9 +72,13 @@ class Job:
 def job_config(values: Mapping[str, Any]) -> RunConfig:
     """Make a configuration in one canonical form: every setting of the method spelt out, 1 written as 1.0.
 
-    The order of held-out domains means nothing to training; it is brought to the alphabet's.
+    The order in which domains are named means nothing to training; it is brought to the alphabet's.
     """
     exact = {key: float(value) if key in _FLOATS else value for key, value in values.items()}
     config = RunConfig.from_mapping(exact)
     settings = vars(make_method(config.method, config.settings).settings)
-    return config.resolved(settings=dict(settings), hold_out=tuple(sorted(config.hold_out)))
+    return config.resolved(
+        settings=dict(settings),
+        hold_out=tuple(sorted(config.hold_out)),
+        sources=tuple(sorted(config.sources)),
+    )

@@ -19,7 +19,8 @@ from unseen.evaluation import PRIMARY, mean_metric, select
 
 def folds(grid: Grid, job: Job) -> list[Job]:
     """The runs that choose the round of `job`: one for every source domain, with that domain held out too."""
-    sources = grid.sources(job.held_out)
+    among = job.config.sources or grid.domains
+    sources = [domain for domain in grid.domains if domain in among and domain != job.held_out]
     if len(sources) < 2:
         raise UsageError(
             f"leave-one-domain-out needs at least two source domains beside {job.held_out}; "
