@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unseen.bench.against import Against, against_baseline
+from unseen.bench.beside import printed_sheet, rows_beside
 from unseen.bench.comparison_sheets import statistics_sheet
 from unseen.bench.grid import Grid
 from unseen.bench.results import JobResult
 from unseen.bench.sheets import Sheet, rules_sheet, table_sheet
 from unseen.bench.study import Study, studies
-from unseen.bench.tables import PublishedRows, Table, make_table
+from unseen.bench.tables import Table, make_table
 
 USUAL_BASELINE = "fedavg"
-Published = Callable[[Study], PublishedRows | None]
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,15 @@ class ModelOverview:
 
 @dataclass(frozen=True)
 class Overview:
-    """A bench as tables and sentences."""
+    """A bench as tables and sentences.
+
+    printed  the published table as it stands, where it fits under no model's columns
+    """
 
     grid: Grid
     baseline: str | None
     models: tuple[ModelOverview, ...]
+    printed: Sheet | None = None
 
     @property
     def planned(self) -> int:
@@ -79,29 +83,22 @@ class Overview:
         found: list[Sheet] = []
         for each in self.models:
             found += [*each.table_sheets.values(), each.rules_sheet, *each.statistics_sheets.values()]
-        return found
+        return [*found, *([self.printed] if self.printed else [])]
 
 
-def make_overview(
-    grid: Grid,
-    results: Sequence[JobResult],
-    *,
-    baseline: str | None = None,
-    published: Published = lambda _: None,
-) -> Overview:
-    """Compute all tables and tests; without a baseline FedAvg is it where there is one, else the first label.
-
-    published  gives the rows of a paper that belong under a study's columns
-    """
+def make_overview(grid: Grid, results: Sequence[JobResult], *, baseline: str | None = None) -> Overview:
+    """Compute all tables and tests; the baseline is FedAvg or else the first label, unless one is given."""
     chosen = baseline or grid.baseline or _usual(grid)
     models = []
     for study in studies(grid, results):
         rules = study.rules or ("source-validation",)
-        beside = published(study)
+        beside = rows_beside(grid.published, study) if grid.published else None
         against = {rule: against_baseline(study, rule, chosen) for rule in rules} if chosen else {}
         tables = tuple(make_table(study, rule, baseline=chosen, published=beside) for rule in rules)
         models.append(ModelOverview(study, tables, {rule: found for rule, found in against.items() if found}))
-    return Overview(grid, chosen, tuple(models))
+    fits = any(each.honest.published for each in models)
+    printed = printed_sheet(grid.published) if grid.published and not fits else None
+    return Overview(grid, chosen, tuple(models), printed)
 
 
 def _usual(grid: Grid) -> str | None:

@@ -34,6 +34,8 @@ def bench_page(overview: Overview, *, folder: Path, work: Path) -> str:
         made, specs = _model_parts(overview, each, prefix=f"{position}-")
         body.append(made)
         charts |= specs
+    if overview.printed:
+        body.append(section("Published", parts.titled_sheet(overview.printed)))
     runs = [parts.runs_section(each.study, folder, work) for each in overview.models]
     body += [section("Runs", *runs), parts.again_section(grid.to_toml(), folder)]
     return assemble(title=grid.title or headline(overview), body=join(body), charts=charts)

@@ -12,6 +12,8 @@ from unseen.report.wording import NOTHING, is_share, metric_name
 
 MARKS = {"better": "*", "worse": "†", "": ""}
 PUBLISHED = " (published)"
+RULE_WORDS = {**RULES, "validation-domains": "validation domains", "none": "nothing, or one round"}
+"""How rounds are chosen, our rules and those that papers have besides."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +37,24 @@ class Sheet:
     note: str = ""
 
 
-def number_text(value: float | None, metric: str) -> str:
-    """A number of a table whose title names the unit: percent for shares, three decimals for all else."""
+def number_text(value: float | None, metric: str, decimals: int | None = None) -> str:
+    """A number of a table whose title names the unit: percent with one decimal, else three decimals."""
     if value is None:
         return NOTHING
-    return f"{100 * value:.1f}" if is_share(metric) else f"{value:.3f}"
+    if is_share(metric):
+        return f"{100 * value:.{1 if decimals is None else decimals}f}"
+    return f"{value:.{3 if decimals is None else decimals}f}"
 
 
-def estimate_text(estimate: Estimate | None, metric: str, *, planned: int = 0) -> str:
+def estimate_text(
+    estimate: Estimate | None, metric: str, *, planned: int = 0, decimals: int | None = None
+) -> str:
     """Mean ± standard error, and the number of runs in brackets where some are missing."""
     if estimate is None:
         return NOTHING
-    error = f" ± {number_text(estimate.error, metric)}" if estimate.error is not None else ""
+    error = f" ± {number_text(estimate.error, metric, decimals)}" if estimate.error is not None else ""
     runs = f" ({estimate.count})" if estimate.count < planned else ""
-    return number_text(estimate.mean, metric) + error + runs
+    return number_text(estimate.mean, metric, decimals) + error + runs
 
 
 def unit_text(metric: str) -> str:
@@ -68,7 +74,9 @@ def table_sheet(table: Table) -> Sheet:
     found = table.published
     if found is not None and found.rows:
         chosen = (
-            f"; round chosen by: {RULES.get(found.selection, found.selection)}" if found.selection else ""
+            f"; round chosen by: {RULE_WORDS.get(found.selection, found.selection)}"
+            if found.selection
+            else ""
         )
         groups.append(
             (f"published in {found.source}{chosen}", tuple(_published(row, table) for row in found.rows))
@@ -102,7 +110,10 @@ def _line(row: Row, table: Table) -> Line:
 
 
 def _published(row: Row, table: Table) -> Line:
-    cells = [Text(estimate_text(cell.estimate, table.metric)) for cell in (*row.cells, row.mean)]
+    cells = [
+        Text(estimate_text(cell.estimate, table.metric, decimals=row.decimals))
+        for cell in (*row.cells, row.mean)
+    ]
     return (Text(row.name + PUBLISHED), *cells, *([] if table.complete else [Text(NOTHING)]))
 
 

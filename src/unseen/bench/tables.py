@@ -26,13 +26,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One method: a cell for every column, their mean, and how many runs stand behind them."""
+    """One method: a cell for every column, their mean, and how many runs stand behind them.
+
+    decimals  places behind the point that a published row is printed with
+    """
 
     label: str
     name: str
     cells: tuple[Cell, ...]
     mean: Cell
     runs: int = 0
+    decimals: int | None = None
 
 
 @dataclass(frozen=True)
