@@ -178,3 +178,14 @@ def test_an_estimate_of_one_run_has_no_error(grid_of, results_of):
     grid = grid_of(seeds=(0,))
     row = make_table(only(grid, results_of(grid)), HONEST, baseline="fedavg").rows[0]
     assert row.mean.estimate == Estimate(row.mean.estimate.mean, None, 4)
+
+
+def test_labels_with_networks_of_their_own_stand_in_one_table(grid_of, result_of):
+    methods = {"lenet": {"method": "fedavg", "model": "lenet"}, "mnist-cnn": {"method": "fedavg"}}
+    grid = grid_of(methods=methods, hold_out=("a",), seeds=(0,), baseline=None)
+    results = [
+        dataclasses.replace(result_of(label, "a", 0, value), model=label)
+        for label, value in (("lenet", 0.7), ("mnist-cnn", 0.8))
+    ]
+    rows = make_table(only(grid, results), HONEST).rows
+    assert [row.cells[0].estimate.mean for row in rows] == [0.7, 0.8]

@@ -79,8 +79,13 @@ class Study:
 
 
 def studies(grid: Grid, results: Sequence[JobResult]) -> list[Study]:
-    """One study a model. Where the grid left something open, the results say what it came to."""
+    """One study a model. Where the grid left something open, the results say what it came to.
+
+    Labels that name networks of their own are what is compared: they make one study.
+    """
     models = grid.models or tuple(dict.fromkeys(result.model for result in results)) or ("",)
+    if any("model" in options for options in grid.methods.values()):
+        models = ("",)
     seen = tuple(dict.fromkeys(result.held_out for result in results))
     domains = seen if grid.hold_out == (ALL,) else grid.hold_out
     return [
@@ -107,4 +112,4 @@ def display_name(label: str) -> str:
 def _belongs(result: JobResult, model: str, grid: Grid, domains: Sequence[str]) -> bool:
     """Whether the grid asked for a result; a folder may hold those of an earlier, larger grid too."""
     planned = result.label in grid.methods and result.held_out in domains and result.seed in grid.seeds
-    return planned and result.model == model
+    return planned and model in ("", result.model)
