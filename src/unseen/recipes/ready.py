@@ -1,0 +1,115 @@
+"""Whether a recipe can be run here: its data and the pretrained weights that its networks start from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from unseen.bench.grid import Grid
+from unseen.data import list_sources
+from unseen.errors import UnseenError
+
+IMAGENET = "imagenet"
+"""Stands for a file of ImageNet weights in a recipe's `weights`."""
+NO_WEIGHTS = "none"
+_FILES = ("{}_imagenet_features", "{}_imagenet", "{}")
+_SUFFIXES = (".safetensors", ".pth", ".pt")
+_FOLDER = "weights"
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """What is missing for a recipe.
+
+    data     what to get and where to put it; empty if at least two domains and a held-out one are there
+    domains  domains of the recipe without files, which are left out
+    weights  networks whose pretrained weights are missing
+    """
+
+    data: str = ""
+    domains: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
+
+    @property
+    def runnable(self) -> bool:
+        """Whether the recipe can be run as it is, or with some columns left out."""
+        return not self.data and not self.weights
+
+
+def readiness(grid: Grid, root: Path | None) -> Readiness:
+    """Look below the data root; nothing is read."""
+    name = str(grid.common["data"])
+    source = dict(list_sources()).get(name)
+    if source is None:
+        return Readiness(data=f"{name} is not a data set of this version")
+    present = source.present_domains(root)
+    wanted = dict.fromkeys((*grid.hold_out, *grid.common.get("sources", ())))
+    absent = tuple(domain for domain in wanted if domain not in present)
+    enough = len(present) >= 2 and not set(grid.hold_out) <= set(absent)
+    put = source.obtain.put if source.obtain else name
+    below = f"below {root}" if root else "below a folder that --data-root or UNSEEN_DATA names"
+    return Readiness(
+        data="" if enough else f"put {put} {below}",
+        domains=absent if enough else (),
+        weights=tuple(model for model in pretrained(grid) if find_weights(model, root) is None),
+    )
+
+
+def pretrained(grid: Grid) -> list[str]:
+    """The networks that start from ImageNet weights."""
+    options = [{**grid.common, **given} for given in grid.methods.values()]
+    return list(dict.fromkeys(str(given["model"]) for given in options if given.get("weights") == IMAGENET))
+
+
+def find_weights(model: str, root: Path | None) -> Path | None:
+    """Find a network's ImageNet weights in DATA_ROOT/weights."""
+    if root is None:
+        return None
+    names = [pattern.format(model) + suffix for pattern in _FILES for suffix in _SUFFIXES]
+    return next((root / _FOLDER / name for name in names if (root / _FOLDER / name).is_file()), None)
+
+
+def weights_place(model: str) -> str:
+    """Where a network's weights are looked for first."""
+    return f"{_FOLDER}/{_FILES[1].format(model)}{_SUFFIXES[0]}"
+
+
+def with_weights(grid: Grid, root: Path | None, *, from_scratch: bool = False) -> Grid:
+    """Put files in the place of `imagenet`, or nothing at all with `from_scratch`."""
+
+    def resolved(options: Mapping[str, Any], model: str) -> dict[str, Any]:
+        wanted = options.get("weights")
+        kept = {name: value for name, value in options.items() if name != "weights"}
+        if wanted in (None, NO_WEIGHTS) or (wanted == IMAGENET and from_scratch):
+            return kept
+        if wanted != IMAGENET:
+            return dict(options)
+        found = find_weights(model, root)
+        if found is None:
+            raise UnseenError(
+                f"{model} starts from ImageNet weights in the paper and there are none: put "
+                f"{weights_place(model)} below the data root, or begin with random ones: --from-scratch"
+            )
+        return {**kept, "weights": str(found)}
+
+    common = dict(grid.common)
+    shared = {"weights": common.pop("weights")} if "weights" in common else {}
+    methods = {
+        label: resolved({**shared, **options}, str(options.get("model", common.get("model"))))
+        for label, options in grid.methods.items()
+    }
+    return replace(grid, common=common, methods=methods)
+
+
+def without_domains(grid: Grid, absent: tuple[str, ...]) -> Grid:
+    """Leave out domains that have no files, as held-out ones and as sources."""
+    if not absent:
+        return grid
+    common = dict(grid.common)
+    if "sources" in common:
+        common["sources"] = [name for name in common["sources"] if name not in absent]
+    hold_out = tuple(name for name in grid.hold_out if name not in absent)
+    told = f"{grid.note.strip()}\n\nLeft out for want of files: {', '.join(absent)}."
+    return replace(grid, common=common, hold_out=hold_out, note=told)

@@ -1,0 +1,188 @@
+"""Every recipe can be resolved at every budget, names only what exists, and says what it lacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from unseen.bench.grid import jobs
+from unseen.data import list_sources
+from unseen.errors import UnseenError, UsageError
+from unseen.models import list_models
+from unseen.published import load_published
+from unseen.recipes import BUDGETS, list_recipes, load_recipe, readiness, samples_of, with_weights
+from unseen.recipes.budget import budgeted
+from unseen.recipes.ready import NO_WEIGHTS, pretrained, without_domains
+from unseen.recipes.sizes import SAMPLES
+from unseen.setup import check_names
+
+RECIPES = list_recipes()
+EXPERIMENTS = {
+    "csac": {"table": range(1, 7), "figure": range(4, 10)},
+    "ppdg": {"table": range(4, 8), "figure": [1]},
+    "fedadg": {"table": range(4, 9), "figure": range(3, 6)},
+    "mdfl": {"table": range(2, 5), "figure": [2, 5, 6]},
+}
+"""All tables and figures of the papers that report an experiment."""
+SOURCES = dict(list_sources())
+
+
+def test_every_experiment_of_the_papers_has_a_recipe():
+    wanted = {
+        f"{paper}-{kind}{number}"
+        for paper, kinds in EXPERIMENTS.items()
+        for kind, numbers in kinds.items()
+        for number in numbers
+    }
+    assert {"-".join(name.split("-")[:2]) for name in RECIPES} == wanted
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_says_what_it_shows(name):
+    recipe = load_recipe(name)
+    paper, shown = name.split("-")[:2]
+    assert recipe.paper.key == paper
+    kind, number = recipe.shows.split()
+    roman = {"IV": "4", "V": "5", "VI": "6", "VII": "7", "VIII": "8"}
+    assert f"{kind.lower()}{roman.get(number, number)}" == shown
+    assert bool(recipe.figure) == (kind == "Figure")
+    assert recipe.about and recipe.setting["title"] and recipe.setting["note"]
+    assert set(recipe.budgets) == {"smoke", "small"}
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if "-table" in name])
+def test_a_table_has_its_published_numbers(name):
+    recipe = load_recipe(name)
+    table = load_published(recipe.setting["published"])
+    assert table.paper == recipe.paper and table.table == recipe.shows
+    grid = recipe.grid("paper")
+    if table.metric in ("accuracy", "in-domain accuracy", "hours") and table.columns[0] in grid.hold_out:
+        assert table.columns == grid.hold_out and table.data == recipe.data
+    ours = {options["method"] for options in grid.methods.values()}
+    assert {row.method for row in table.rows.values() if row.method} <= ours
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_resolves_to_valid_runs(name, budget):
+    recipe = load_recipe(name)
+    grid = recipe.grid(budget)
+    models = {summary.name for summary in list_models()}
+    domains = SOURCES[recipe.data].domains.split(", ")
+    found = jobs(grid)
+    assert len({job.id for job in found}) == len(found) > 0
+    for job in found:
+        check_names(job.config)
+        assert job.config.model in models
+        assert job.held_out in domains and set(job.config.sources) <= set(domains)
+        assert samples_of(grid, job.label, job.held_out) > 0
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_budgets_grow(name):
+    recipe = load_recipe(name)
+    work = {}
+    for budget in BUDGETS:
+        grid = recipe.grid(budget)
+        work[budget] = sum(samples_of(grid, job.label, job.held_out) for job in jobs(grid))
+    assert work["smoke"] < work["small"] < work["paper"]
+    assert work["smoke"] < 60_000
+    smoke = recipe.grid("smoke")
+    assert len(smoke.hold_out) == 1 and not pretrained(smoke)
+
+
+def test_what_the_paper_did_is_what_the_file_says():
+    recipe = load_recipe("csac-table3")
+    paper, small = recipe.grid("paper"), recipe.grid("small")
+    assert (paper.common["rounds"], paper.seeds) == (41, (0, 1, 2, 3, 4))
+    assert "not the paper's" not in paper.note and "Budget 'small', not the paper's" in small.note
+    assert paper.job("csac", "0", 0).config.settings["acquisition_epochs"] == 30
+    assert small.job("csac", "0", 0).config.settings["acquisition_epochs"] == 10
+    assert small.common["rounds"] == 8 and small.hold_out == paper.hold_out
+
+
+def test_a_budget_reaches_every_label():
+    setting = {
+        "hold_out": ["a"],
+        "baseline": "one",
+        "common": {"data": "x", "rounds": 9, "image_size": 64},
+        "methods": {"one": {"method": "csac", "image_size": 224}, "fedavg": {}, "deepall": {}},
+    }
+    budget = {
+        "image_size": 32,
+        "methods": ["one", "deepall"],
+        "settings": {"csac": {"acquisition_epochs": 2}},
+    }
+    grid = budgeted(setting, {**budget, "options": {"deepall": {"batch_size": 7}}})
+    assert list(grid.methods) == ["one", "deepall"] and grid.common["image_size"] == 32
+    one, pooled = grid.job("one", "a", 0).config, grid.job("deepall", "a", 0).config
+    assert (one.image_size, one.settings["acquisition_epochs"], one.batch_size) == (32, 2, 32)
+    assert (pooled.image_size, pooled.batch_size) == (32, 7)
+    assert budgeted(setting, {"methods": ["fedavg"]}).baseline is None
+    for wrong in ({"round": 1}, {"methods": ["two"]}, {"options": {"two": {}}}, {"settings": {"csac": 3}}):
+        with pytest.raises(UsageError):
+            budgeted(setting, wrong)
+
+
+def test_unknown_names_are_refused_with_what_was_meant():
+    with pytest.raises(UsageError, match="Did you mean 'csac-table3'"):
+        load_recipe("csac-tabel3")
+    with pytest.raises(UsageError, match="csac-table4 has 2 parts, name one of them: csac-table4-pacs"):
+        load_recipe("csac-table4")
+    with pytest.raises(UsageError, match="unknown budget 'tiny'"):
+        load_recipe("csac-table3").grid("tiny")
+
+
+def _touch(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+def test_what_is_missing_is_told(tmp_path):
+    grid = load_recipe("fedadg-table5-alexnet").grid("small")
+    assert "put the PACS release" in readiness(grid, None).data
+    assert f"below {tmp_path}" in readiness(grid, tmp_path).data
+    for domain in grid.hold_out:
+        (tmp_path / "pacs" / domain).mkdir(parents=True)
+    found = readiness(grid, tmp_path)
+    assert found.data == "" and found.weights == ("alexnet",) and not found.runnable
+    _touch(tmp_path / "weights" / "alexnet.pth")
+    assert readiness(grid, tmp_path).runnable
+
+
+def test_domains_without_files_are_left_out(tmp_path):
+    grid = load_recipe("mdfl-table2").grid("paper")
+    for name in ("mnist", "usps"):
+        _touch(tmp_path / "digits" / f"{name}.npz")
+    found = readiness(grid, tmp_path)
+    assert found.data == "" and found.domains == ("mnistm", "svhn")
+    rest = without_domains(grid, found.domains)
+    assert rest.hold_out == ("mnist", "usps") and rest.common["sources"] == ["mnist", "usps"]
+    assert "Left out for want of files: mnistm, svhn" in rest.note
+
+
+def test_pretrained_weights_are_found_or_asked_for(tmp_path):
+    grid = load_recipe("mdfl-table2").grid("paper")
+    with pytest.raises(UnseenError, match=r"put weights/resnet18_imagenet\.safetensors below the data root"):
+        with_weights(grid, tmp_path)
+    fresh = with_weights(grid, tmp_path, from_scratch=True)
+    assert all(job.config.weights is None for job in jobs(fresh))
+    file = tmp_path / "weights" / "resnet18_imagenet_features.safetensors"
+    _touch(file)
+    used = {job.label: job.config.weights for job in jobs(with_weights(grid, tmp_path))}
+    assert used["resnet18"] == str(file) and used["customnet"] is None
+    smoke = load_recipe("csac-table1").grid("smoke")
+    assert smoke.common["weights"] == NO_WEIGHTS
+    assert all(job.config.weights is None for job in jobs(with_weights(smoke, None)))
+
+
+def test_estimates_count_what_clients_train_on():
+    grid = load_recipe("csac-table3").grid("paper")
+    assert samples_of(grid, "fedavg", "0") == 41 * 5 * 5 * 900
+    assert samples_of(grid, "csac", "0") == (30 + 40 * 5) * 5 * 900
+    few = load_recipe("csac-figure5").grid("small")
+    assert samples_of(few, "fedavg, 2 sources", "RealWorld") == 5 * 1 * 10 * 32 * 2
+    digits = load_recipe("mdfl-table2").grid("small")
+    assert samples_of(digits, "lenet-1", "usps", ("mnist", "usps")) == 5 * 9 * 5 * 64
+    assert set(SAMPLES) >= {load_recipe(name).data for name in RECIPES}
