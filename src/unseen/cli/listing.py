@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -79,3 +80,21 @@ def data(as_json: AsJson = False) -> None:
         for name, source in list_sources()
     ]
     _show(("data", "what it is", "domains", "files"), rows, as_json=as_json)
+
+
+@app.command("recipes")
+def recipes(
+    data_root: Annotated[
+        str | None, typer.Option(help="Where named data sets lie.", envvar="UNSEEN_DATA")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the tables and figures that `unseen reproduce` makes again.
+
+    Example:
+
+        unseen list recipes
+    """
+    from unseen.cli.recipe_view import print_recipes
+
+    print_recipes(Path(data_root).expanduser() if data_root else None, as_json=as_json)

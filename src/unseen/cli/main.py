@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from unseen import __version__
-from unseen.cli import bench, data, demo, listing, report, serving, train
+from unseen.cli import bench, data, demo, listing, report, reproduce, serving, train
 from unseen.errors import UnseenError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.command("train")(train.train_command)
 app.command("bench")(bench.bench_command)
+app.command("reproduce")(reproduce.reproduce_command)
 app.command("demo")(demo.demo_command)
 app.command("report")(report.report_command)
 app.command("predict")(serving.predict_command)
