@@ -18,7 +18,7 @@ __all__ = ["RunResult", "from_arrays", "load_model", "train"]
 def train(
     data: str | Path | DataSet,
     *,
-    hold_out: str | Sequence[str],
+    hold_out: str | Sequence[str] = (),
     out: str | Path | None = None,
     resume: bool = False,
     listener: Listener | None = None,
@@ -27,7 +27,7 @@ def train(
     """Train on all domains but the held-out ones and judge the model on those.
 
     data      a named data set, a folder domain/class/image, a table file, or what `from_arrays` made
-    hold_out  one domain or several
+    hold_out  one domain or several; needed unless the data set has a split of its own
     out       run folder; made under runs/ if not given
     resume    go on with the run in `out`
     options   every field of `RunConfig`, named as on the command line: method, settings, model, rounds, ...

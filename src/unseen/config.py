@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from unseen.data.dataset import Task
+from unseen.data.sources import released_split
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.files import write_text
 
 WHERE = ("data_root", "device", "workers", "threads", "engine")
 """Fields that say where a run happens, not what it is."""
+BY_DOMAINS = "validation-domains"
+"""The rule that chooses a round by the validation domains."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class RunConfig:
     data: str
     hold_out: tuple[str, ...]
     sources: tuple[str, ...] = ()
+    validate_on: tuple[str, ...] = ()
     task: Task | None = None
     domain_column: str = "domain"
     target: str = "target"
@@ -78,6 +82,9 @@ class RunConfig:
             f"--threads must be at least 1, not {self.threads}": self.threads is None or self.threads >= 1,
             f"--workers must be at least 1, not {self.workers}": self.workers is None or self.workers >= 1,
             "name at least one domain with --hold-out": len(self.hold_out) >= 1,
+            f"--selection {BY_DOMAINS} needs domains to choose by: name them with --validate-on": (
+                self.selection != BY_DOMAINS or len(self.validate_on) >= 1
+            ),
         }
         for message, fine in checks.items():
             if not fine:
@@ -85,13 +92,21 @@ class RunConfig:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
-        """Build a configuration from a file's or a caller's values; unknown names are refused."""
+        """Build a configuration from a file's or a caller's values; unknown names are refused.
+
+        Where no domain is held out, those of the release are, if it has a split of its own. Validation
+        domains choose the round unless the caller names another rule.
+        """
         known = {item.name for item in fields(cls)}
         for name in values:
             if name not in known:
                 raise unknown_name("option", name, known)
-        domains = {name: _names(values.get(name, ())) for name in ("hold_out", "sources")}
-        return cls(**{**values, **domains})
+        domains = {name: _names(values.get(name, ())) for name in ("hold_out", "sources", "validate_on")}
+        if not domains["hold_out"]:
+            hold_out, validate_on = released_split(str(values.get("data", "")))
+            domains |= {"hold_out": hold_out, "validate_on": domains["validate_on"] or validate_on}
+        rule = {"selection": BY_DOMAINS} if domains["validate_on"] else {}
+        return cls(**{**rule, **values, **domains})
 
     def resolved(self, **chosen: Any) -> RunConfig:
         """Fill in what was left open."""
@@ -100,6 +115,8 @@ class RunConfig:
     def identity(self, **content: str) -> str:
         """Hash what the run is (not where it runs), with fingerprints of the content it reads."""
         what = {key: value for key, value in asdict(self).items() if key not in WHERE}
+        if not self.validate_on:
+            del what["validate_on"]  # keeps the identity of runs from before there was the field
         what["data"] = Path(self.data).name
         what["weights"] = None if self.weights is None else Path(self.weights).name
         text = json.dumps({**what, **content}, sort_keys=True, default=str)

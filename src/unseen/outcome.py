@@ -13,8 +13,18 @@ import numpy.typing as npt
 import torch
 
 from unseen.data import Indices, Samples, Task
-from unseen.engine import Experiment, Record, Workspace, scores
-from unseen.evaluation import PRIMARY, ClassificationTally, Selection, mean_metric, predict_batches, select
+from unseen.engine import Experiment, Record, Workspace, judged
+from unseen.evaluation import (
+    PRIMARY,
+    VALIDATION_DOMAIN,
+    ClassificationTally,
+    GroupedTally,
+    Selection,
+    group_metrics,
+    mean_metric,
+    predict_batches,
+    select,
+)
 from unseen.randomness import numpy_generator
 
 EXAMPLES = 12
@@ -24,19 +34,20 @@ SCATTER_POINTS = 500
 def final_record(workspace: Workspace, selected_round: int) -> Record:
     """Evaluate the network as it now stands in the workspace, in the detail that the report shows."""
     experiment = workspace.experiment
-    sets = experiment.evaluation_sets("validation", "test", "target")
+    sets = experiment.evaluation_sets("validation", VALIDATION_DOMAIN, "test", "target")
     tallies = workspace.evaluate_all(sets)
-    entries = scores(sets, tallies)
+    record: Record = {"round": selected_round, **judged(experiment, sets, tallies)}
     confusion = []
-    for (domain, split), tally, entry in zip(sets, tallies, entries, strict=True):
+    for (domain, split), found, entry in zip(sets, tallies, record["scores"], strict=True):
+        tally = found.whole() if isinstance(found, GroupedTally) else found
         if isinstance(tally, ClassificationTally):
             entry["per_class"] = dict(zip(experiment.data.classes, tally.per_class(), strict=True))
             if split == "target":
                 confusion.append({"domain": domain, "matrix": tally.confusion.tolist()})
-    record: Record = {"round": selected_round, "scores": entries}
     if experiment.data.task == "regression":
         return {**record, "scatter": _scatter(workspace)}
-    examples = _examples(workspace) if experiment.data.is_image else []
+    pictures = experiment.data.is_image and experiment.data.inputs.dtype == np.uint8
+    examples = _examples(workspace) if pictures else []
     return {**record, "confusion": confusion, "examples": examples}
 
 
@@ -47,32 +58,40 @@ def make_result(records: Sequence[Record], *, selection: Selection, task: Task) 
     primary = PRIMARY[task]
     of_rule = {rule: select(records, rule, task) for rule in ("source-validation", "last", "oracle")}
     targets = [score for score in final["scores"] if score["split"] == "target"]
-    judged = [score for score in final["scores"] if score["split"] != "test"]
-    worst = min(judged, key=lambda score: _or_low(score["metrics"][primary]))
+    judged_on = [score for score in final["scores"] if score["split"] != "test"]
+    worst = min(judged_on, key=lambda score: _or_low(score["metrics"][primary]))
+    parts = {
+        "target": _means(final, "target", primary),
+        "target_oracle": _means(of_rule["oracle"], "target", primary),
+        "target_last": _means(of_rule["last"], "target", primary),
+        "source_validation": _means(final, "validation", primary),
+        "in_domain": _means(final, "test", primary),
+        "worst_domain": {"domain": worst["domain"], primary: worst["metrics"][primary]},
+    }
+    if chosen_by := _means(final, VALIDATION_DOMAIN, primary):
+        parts["validation_domains"] = chosen_by
+    if groups := group_metrics(final, "target", primary):
+        parts["worst_group"] = {"group": groups["group"], primary: groups["worst"]}
     return {
         "selected_round": final["round"],
         "selection": selection,
-        "metrics": {
-            "target": _means(final, "target"),
-            "target_oracle": _means(of_rule["oracle"], "target"),
-            "target_last": _means(of_rule["last"], "target"),
-            "source_validation": _means(final, "validation"),
-            "in_domain": _means(final, "test"),
-            "worst_domain": {"domain": worst["domain"], primary: worst["metrics"][primary]},
-        },
+        "metrics": parts,
         "target_domains": {score["domain"]: score["metrics"] for score in targets},
         "bytes_up": sum(record["bytes_up"] for record in rounds),
         "bytes_down": sum(record["bytes_down"] for record in rounds),
     }
 
 
-def _means(evaluation: Record | None, split: str) -> dict[str, float | None] | None:
-    """Mean of every metric over the domains of a split; None where there are none."""
+def _means(evaluation: Record | None, split: str, primary: str) -> dict[str, Any] | None:
+    """Mean of every metric over the domains of a split, and its groups' metrics; None without domains."""
     found = [score for score in (evaluation or {"scores": []})["scores"] if score["split"] == split]
     if evaluation is None or not found:
         return None
     means = {name: mean_metric(evaluation, split, name) for name in found[0]["metrics"]}
-    return {name: None if math.isnan(value) else value for name, value in means.items()}
+    known = {name: None if math.isnan(value) else value for name, value in means.items()}
+    if groups := group_metrics(evaluation, split, primary):
+        known |= {f"pooled_{primary}": groups["pooled"], f"worst_group_{primary}": groups["worst"]}
+    return known
 
 
 def _or_low(value: float | None) -> float:

@@ -36,6 +36,8 @@ from unseen.setup import Setup, prepare_run
 
 LISTED_CLIENTS = 1000
 """Runs with more clients do not list every one of them in the records."""
+NAMED_DOMAINS = 3
+"""Of more held-out domains, a run folder's name has these."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ class _Run:
             "data": self.setup.experiment.data.name,
             "task": task,
             "held_out": list(config.hold_out),
+            **self._validation_domains(),
             "seed": config.seed,
             "rounds": config.rounds,
             **outcome,
@@ -205,6 +208,7 @@ class _Run:
                 "class_counts": data.class_counts(),
                 "fingerprint": data.fingerprint,
                 "notes": [*data.notes, *self.setup.experiment.network.notes, *self.engine.notes],
+                **({"groups": data.groups} if data.groups else {}),
             },
             "clients": [
                 {
@@ -218,7 +222,13 @@ class _Run:
             ],
             "client_count": len(federation),
             "held_out": self.setup.config.hold_out,
+            **self._validation_domains(),
         }
+
+    def _validation_domains(self) -> dict[str, Any]:
+        """Told only where there are such domains."""
+        validate_on = self.setup.config.validate_on
+        return {"validate_on": list(validate_on)} if validate_on else {}
 
     def _record(self, event: str, **values: Any) -> None:
         self.listener.recorded(self.records.append(event, **values))
@@ -249,7 +259,10 @@ def _now() -> str:
 
 def default_folder(config: RunConfig, *, resume: bool) -> Path:
     """Choose a run folder under runs/: the newest of that name to resume, else the first that is free."""
-    parts = [Path(config.data).stem, *config.hold_out, config.method, str(config.seed)]
+    held_out = config.hold_out[:NAMED_DOMAINS]
+    if more := len(config.hold_out) - len(held_out):
+        held_out = (*held_out, f"{more}-more")
+    parts = [Path(config.data).stem, *held_out, config.method, str(config.seed)]
     base = Path("runs") / "-".join(part.replace("/", "_") for part in parts)
     names = [base, *(base.with_name(f"{base.name}.{number}") for number in range(2, 1000))]
     free = next(position for position, path in enumerate(names) if not path.exists())

@@ -59,11 +59,12 @@ def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = No
             f"{data.name} has one domain only ({data.domains[0]}); hold one out and train on others: "
             "at least two are needed"
         )
-    data.require_hold_out(config.hold_out, config.sources)
+    data.require_hold_out(config.hold_out, config.sources, config.validate_on)
     federation = make_federation(
         data,
         held_out=config.hold_out,
         among=config.sources,
+        validate_on=config.validate_on,
         plan=PartitionPlan(
             kind=cast(Any, config.partition),
             clients_per_domain=config.clients_per_domain,

@@ -98,6 +98,13 @@ def _show(check: DataCheck, picture: Path | None, console: Console, *, next_step
         say(f"unreadable: {name} ({reason})", "red")
     for what, names in _grouped(check).items():
         say(f"converted on reading: {len(names)} with {what}, for example {names[0]}")
+    for role, domains in (
+        ("held out unless you name others", check.hold_out),
+        ("kept to choose the round", check.validate_on),
+        ("groups, of which the worst is told", check.groups),
+    ):
+        if domains:
+            say(f"{role}: {', '.join(domains)}")
     for note in check.notes:
         say(f"note: {note}")
     for warning in check.warnings:
@@ -119,13 +126,9 @@ def _show(check: DataCheck, picture: Path | None, console: Console, *, next_step
 def _next_step(check: DataCheck, request: DataRequest) -> str:
     """The command that trains on this data as it was checked."""
     defaults = type(request)(request.source)
-    words = [
-        "unseen",
-        "train",
-        request.source,
-        "--hold-out",
-        list(check.counts)[-1] if check.counts else "DOMAIN",
-    ]
+    words = ["unseen", "train", request.source]
+    if not check.hold_out:
+        words += ["--hold-out", list(check.counts)[-1] if check.counts else "DOMAIN"]
     for option, name in (
         ("--domain-column", "domain_column"),
         ("--target", "target_column"),

@@ -36,12 +36,18 @@ def train_command(  # noqa: PLR0917 (one parameter an option)
     ] = None,
     hold_out: Annotated[
         list[str] | None,
-        typer.Option(help="Domain that takes no part in training (repeatable).", rich_help_panel=_DATA),
+        typer.Option(help="Domain that the model is judged on, unseen (repeatable).", rich_help_panel=_DATA),
     ] = None,
     sources: Annotated[
         list[str] | None,
         typer.Option(
             "--source", help="Train on this domain and not on all (repeatable).", rich_help_panel=_DATA
+        ),
+    ] = None,
+    validate_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Domain kept out of training to choose the round by (repeatable).", rich_help_panel=_DATA
         ),
     ] = None,
     image_size: Annotated[
@@ -138,7 +144,8 @@ def train_command(  # noqa: PLR0917 (one parameter an option)
         int | None, typer.Option(help="Rounds between evaluations.", rich_help_panel=_HOW)
     ] = None,
     selection: Annotated[
-        str | None, typer.Option(help="source-validation, last or oracle.", rich_help_panel=_HOW)
+        str | None,
+        typer.Option(help="source-validation, validation-domains, last or oracle.", rich_help_panel=_HOW),
     ] = None,
     precision: Annotated[
         str | None, typer.Option(help="float32, or bfloat16 on a GPU.", rich_help_panel=_HOW)

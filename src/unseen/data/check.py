@@ -12,7 +12,15 @@ from typing import Any
 from unseen.data.dataset import DataSet
 from unseen.data.decode import UnreadableImageError, describe_image, in_parallel
 from unseen.data.scan import FolderScan, scan_folder
-from unseen.data.sources import SOURCES, DataRequest, Progress, fill_registry, load_data, no_progress
+from unseen.data.sources import (
+    SOURCES,
+    DataRequest,
+    Progress,
+    fill_registry,
+    load_data,
+    no_progress,
+    released_split,
+)
 
 _UNBALANCED = 20
 """Above this ratio between the largest and the smallest, users are warned."""
@@ -30,6 +38,9 @@ class DataCheck:
     unusual     file -> what is converted on reading (grey, CMYK, 16-bit, transparent, rotated)
     warnings    what may spoil a result; training goes on all the same
     notes       what the loader leaves out or fills in
+    hold_out    domains that are held out unless the user names others: the release's own test
+    validate_on domains that choose the round then
+    groups      groups across domains whose worst is told
     """
 
     name: str
@@ -40,6 +51,9 @@ class DataCheck:
     unusual: Mapping[str, str]
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
+    hold_out: tuple[str, ...] = ()
+    validate_on: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -59,6 +73,7 @@ def check_data(request: DataRequest) -> DataCheck:
         return check_folder(path, progress=request.progress)
     data = load_data(request)
     counts = data.class_counts() or {domain: {"rows": len(data.indices(domain))} for domain in data.domains}
+    hold_out, validate_on = released_split(request.source)
     return DataCheck(
         name=data.name,
         total=len(data),
@@ -68,6 +83,9 @@ def check_data(request: DataRequest) -> DataCheck:
         unusual={},
         warnings=tuple(_balance_warnings(counts)),
         notes=data.notes,
+        hold_out=hold_out,
+        validate_on=validate_on,
+        groups=data.groups,
     )
 
 

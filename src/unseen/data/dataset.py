@@ -39,6 +39,8 @@ class DataSet:
     notes       what the loader did that a user should know (files left out, values filled in)
     fingerprint identifies the content: the same data gives the same text on every machine
     columns     what the columns of a raw table mean; empty for images and encoded tables
+    group_of    for each sample the position of its group in `groups`, -1 for none: groups cut across domains,
+                and the worst of them is told besides the worst domain; None where the data declares none
     """
 
     name: str
@@ -51,8 +53,12 @@ class DataSet:
     notes: tuple[str, ...] = ()
     fingerprint: str = field(default="")
     columns: tuple[Column, ...] = ()
+    group_of: Indices | None = None
+    groups: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.group_of is not None and len(self.group_of) != len(self.targets):
+            raise ValueError("group_of must have the length of targets")
         if not len(self.inputs) == len(self.targets) == len(self.domain_of):
             raise ValueError("inputs, targets and domain_of must have the same length")
         if self.task == "classification" and len(self.classes) < 2:
@@ -101,17 +107,27 @@ class DataSet:
             for domain, row in zip(self.domains, counts, strict=True)
         }
 
-    def require_hold_out(self, held_out: tuple[str, ...], among: tuple[str, ...] = ()) -> tuple[str, ...]:
+    def require_hold_out(
+        self, held_out: tuple[str, ...], among: tuple[str, ...] = (), validate_on: tuple[str, ...] = ()
+    ) -> tuple[str, ...]:
         """Check the names of the held-out domains and return the others, the sources.
 
-        among  the domains that sources are taken from; empty = all
+        among        the domains that sources are taken from; empty = all
+        validate_on  domains that choose the round, and so are neither sources nor held out
         """
-        for kind, names in (("domain to hold out", held_out), ("source domain", among)):
+        for kind, names in (
+            ("domain to hold out", held_out),
+            ("source domain", among),
+            ("validation domain", validate_on),
+        ):
             for name in names:
                 if name not in self.domains:
                     raise unknown_name(kind, name, self.domains)
-        wanted = among or self.domains
-        sources = tuple(name for name in self.domains if name in wanted and name not in held_out)
+        for name in validate_on:
+            if name in held_out:
+                raise UsageError(f"domain {name!r} cannot be held out and choose the round: name it once")
+        wanted, outside = among or self.domains, {*held_out, *validate_on}
+        sources = tuple(name for name in self.domains if name in wanted and name not in outside)
         if not sources:
             every = "all source domains asked for" if among else f"all domains of {self.name}"
             raise UsageError(f"{every} are held out: nothing is left to train on")
@@ -121,6 +137,7 @@ class DataSet:
 def _fingerprint(data: DataSet) -> str:
     described = (data.task, data.domains, data.classes, data.inputs.shape, data.columns)
     digest = hashlib.sha256(repr(described).encode())
-    for array in (data.inputs, data.targets, data.domain_of):
+    groups = () if data.group_of is None else (data.group_of,)
+    for array in (data.inputs, data.targets, data.domain_of, *groups):
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()[:16]

@@ -46,8 +46,10 @@ class DataRequest:
 class Source:
     """A named data set: how to load it, what it is, and how to come by its files.
 
-    obtain   None when it comes with the package
-    present  which domains' files lie below a data root, found without reading them
+    obtain       None when it comes with the package
+    present      which domains' files lie below a data root, found without reading them
+    hold_out     domains that the release keeps for its test, held out where the user names none
+    validate_on  domains that the release keeps to choose a model by
     """
 
     load: Callable[[DataRequest], DataSet]
@@ -55,6 +57,8 @@ class Source:
     domains: str
     obtain: Obtain | None = None
     present: Callable[[Path], Iterable[str]] | None = None
+    hold_out: tuple[str, ...] = ()
+    validate_on: tuple[str, ...] = ()
 
     def present_domains(self, root: Path | None) -> tuple[str, ...]:
         """The domains that can be loaded from a data root, as far as a look at its folders tells."""
@@ -98,6 +102,14 @@ def load_data(request: DataRequest) -> DataSet:
     if "/" in request.source or request.source.startswith("."):
         raise UnseenError(f"no such folder or file: {path}")
     raise unknown_name("data set (and no such folder)", request.source, SOURCES)
+
+
+def released_split(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Tell the domains that a release holds out and those that choose a model; empty without such a split."""
+    fill_registry()
+    if name not in SOURCES:
+        return (), ()
+    return SOURCES[name].hold_out, SOURCES[name].validate_on
 
 
 def list_sources() -> list[tuple[str, Source]]:

@@ -8,7 +8,7 @@ from unseen.engine.folder import RunFolder
 from unseen.engine.listener import Listener
 from unseen.engine.local import LocalEngine
 from unseen.engine.records import Record, Records, read_records
-from unseen.engine.rounds import Rounds, Schedule, scores
+from unseen.engine.rounds import Rounds, Schedule, judged, scores
 from unseen.engine.states import StateStore
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Workspace",
     "choose_device",
     "choose_hands",
+    "judged",
     "make_engine",
     "read_records",
     "scores",

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from unseen.data import DataSet, Indices, Samples
-from unseen.evaluation import EVALUATION_BATCH, Tally, evaluate, make_tally
+from unseen.evaluation import (
+    EVALUATION_BATCH,
+    VALIDATION_DOMAIN,
+    GroupedTally,
+    Tally,
+    evaluate,
+    make_tally,
+)
 from unseen.federation import Federation, Split
 from unseen.methods import Method
 from unseen.models import FlatState, Network
@@ -18,7 +26,7 @@ from unseen.randomness import global_torch_seed
 from unseen.training import ClientWork, Preparation, TrainingPlan, Update
 
 EvaluationSet = tuple[str, str]
-"""(domain, split) with split one of validation, test, target."""
+"""(domain, split) with split one of validation, validation-domain, test, target."""
 EvaluationPart = tuple[str, str, int]
 """(domain, split, position of its first sample), of fixed size: sums do not depend on who made them."""
 
@@ -57,15 +65,17 @@ class Experiment:
         """The samples of an evaluation set; the held-out domains are reachable only here."""
         if split == "target":
             return self.federation.target_indices(domain)
+        if split == VALIDATION_DOMAIN:
+            return self.federation.validation_indices(domain)
         return self.federation.of_split(Split[split.upper()], domain)
 
     def evaluation_sets(self, *splits: str) -> list[EvaluationSet]:
         """All non-empty (domain, split) pairs of the given splits."""
-        held_out, sources = self.federation.held_out, self.federation.sources
+        outside = {"target": self.federation.held_out, VALIDATION_DOMAIN: self.federation.validate_on}
         return [
             (domain, split)
             for split in splits
-            for domain in (held_out if split == "target" else sources)
+            for domain in outside.get(split, self.federation.sources)
             if len(self.evaluation_indices(domain, split))
         ]
 
@@ -166,11 +176,9 @@ class Workspace:
         domain, split, start = part
         rows = experiment.evaluation_indices(domain, split)[start : start + PART]
         samples = Samples(experiment.data, rows)
-        tally = make_tally(
-            experiment.data.task,
-            experiment.data.outputs,
-            target_scale=experiment.target_scale,
-        )
+        data = experiment.data
+        make = partial(make_tally, data.task, data.outputs, target_scale=experiment.target_scale)
+        tally = make() if data.group_of is None else GroupedTally(data.group_of[rows], make)
         return evaluate(self.deployed, samples, prepare=experiment.prepare, tally=tally)
 
     def evaluate_all(self, sets: Sequence[EvaluationSet]) -> list[Tally]:

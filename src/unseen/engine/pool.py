@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unseen.data import DataSet
 from unseen.engine.base import Reply
 from unseen.engine.experiment import (
     EvaluationPart,
@@ -80,7 +81,7 @@ class WorkerEngine:
         self.workspace = Workspace(experiment)
         self.states = states
         size = self.workspace.flat.layout.size
-        arrays = {name: getattr(experiment.data, name) for name in ("inputs", "targets", "domain_of")}
+        arrays = _arrays(experiment.data)
         self._scratch = Scratch(4 * size * (max_clients + 1) + sum(array.nbytes for array in arrays.values()))
         shared = SharedExperiment(
             experiment=_without_arrays(experiment),
@@ -240,14 +241,18 @@ def _unbound(network: Network) -> Network:
     return copied
 
 
+def _arrays(data: DataSet) -> dict[str, Any]:
+    """What of a data set is as long as its samples are many."""
+    found = {name: getattr(data, name) for name in ("inputs", "targets", "domain_of", "group_of")}
+    return {name: array for name, array in found.items() if array is not None}
+
+
 def _without_arrays(experiment: Experiment) -> Experiment:
     """A light copy of the experiment for the journey: its data keeps its facts and loses its samples."""
     data = experiment.data
     empty = replace(
         data,
-        inputs=data.inputs[:0],
-        targets=data.targets[:0],
-        domain_of=data.domain_of[:0],
+        **{name: array[:0] for name, array in _arrays(data).items()},
         fingerprint=data.fingerprint,
     )
     return replace(experiment, data=empty, network=Network())

@@ -22,7 +22,7 @@ from unseen.engine.folder import RunFolder
 from unseen.engine.listener import Listener
 from unseen.engine.records import Record, Records
 from unseen.engine.states import StateStore
-from unseen.evaluation import Selection, Tally, select
+from unseen.evaluation import VALIDATION_DOMAIN, Selection, Tally, group_scores, select
 from unseen.federation import participants
 from unseen.models import Layout
 from unseen.training import DivergedError, Update, reason_to_reject
@@ -158,12 +158,12 @@ class Rounds:
     def _evaluate(self, number: int) -> None:
         """Evaluate the global model, and keep it if selection now prefers it."""
         started = time.perf_counter()
-        sets = self.experiment.evaluation_sets("validation", "target")
+        sets = self.experiment.evaluation_sets("validation", VALIDATION_DOMAIN, "target")
         tallies = self.engine.evaluate(self.checkpoint.weights, sets)
         self._record(
             "evaluation",
             round=number,
-            scores=scores(sets, tallies),
+            **judged(self.experiment, sets, tallies),
             seconds=round(time.perf_counter() - started, 4),
         )
         best = select(self.records.entries, self.schedule.selection, self.experiment.data.task)
@@ -204,6 +204,15 @@ def summary(accepted: Sequence[Accepted], diagnostics: Record) -> Record:
         "bytes_up": sum(update.nbytes for _, update in accepted),
         "diagnostics": {**diagnostics, **of_clients},
     }
+
+
+def judged(experiment: Experiment, sets: Sequence[EvaluationSet], tallies: Sequence[Tally]) -> Record:
+    """What the records say of an evaluation: every domain's scores, and every group's if there are groups."""
+    record: Record = {"scores": scores(sets, tallies)}
+    if experiment.data.groups:
+        splits = [split for _, split in sets]
+        record["groups"] = group_scores(splits, tallies, experiment.data.groups)
+    return record
 
 
 def scores(sets: Sequence[EvaluationSet], tallies: Sequence[Tally]) -> list[Record]:

@@ -43,10 +43,12 @@ class Federation:
         domains: tuple[str, ...],
         held_out: tuple[str, ...],
         sources: tuple[str, ...],
+        validate_on: tuple[str, ...] = (),
     ) -> None:
         """Take each row's slot: three times the position of its client, plus its split."""
         self.names = tuple(names)
         self.held_out = held_out
+        self.validate_on = validate_on
         self.sources = sources
         self._domain_of = domain_of
         self._domains = domains
@@ -90,6 +92,12 @@ class Federation:
             raise unknown_name("held-out domain", domain, self.held_out)
         return np.flatnonzero(self._domain_of == self._domains.index(domain))
 
+    def validation_indices(self, domain: str) -> Indices:
+        """All samples of a domain that no client holds and that chooses the round."""
+        if domain not in self.validate_on:
+            raise unknown_name("validation domain", domain, self.validate_on)
+        return np.flatnonzero(self._domain_of == self._domains.index(domain))
+
     def of_split(self, split: Split, domain: str) -> Indices:
         """A source domain's samples of one split over all clients, the same for every partition."""
         if domain not in self.sources:
@@ -111,6 +119,7 @@ class Federation:
             domains=self._domains,
             held_out=self.held_out,
             sources=self.sources,
+            validate_on=self.validate_on,
         )
 
 
@@ -122,14 +131,16 @@ def make_federation(
     fractions: SplitFractions,
     seed: int,
     among: tuple[str, ...] = (),
+    validate_on: tuple[str, ...] = (),
 ) -> Federation:
     """Split every source domain and deal it to clients; held-out samples reach none of them.
 
-    among  the only domains that take part, the held-out ones excepted; empty = all
+    among        the only domains that take part, the held-out ones excepted; empty = all
+    validate_on  domains that no client holds either, kept to choose the round
     """
-    held_out = tuple(dict.fromkeys(held_out))
-    sources = data.require_hold_out(held_out, among)
-    _require_learnable(data, held_out, sources)
+    held_out, validate_on = (tuple(dict.fromkeys(names)) for names in (held_out, validate_on))
+    sources = data.require_hold_out(held_out, among, validate_on)
+    _require_learnable(data, (*held_out, *validate_on), sources)
     splits = {domain: split_domain(data, domain, fractions, seed=seed) for domain in sources}
     for domain, labels in splits.items():
         if not len(labels):
@@ -143,6 +154,7 @@ def make_federation(
         domains=data.domains,
         held_out=held_out,
         sources=sources,
+        validate_on=validate_on,
     )
 
 

@@ -10,6 +10,7 @@ from unseen.report.wording import NOTHING, count, duration, listing, method_name
 
 RULES = {
     "source-validation": "round chosen by the sources’ validation data",
+    "validation-domains": "round chosen by domains kept for that",
     "last": "last round",
     "oracle": "round chosen with the held-out labels: optimistic",
 }

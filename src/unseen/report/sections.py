@@ -14,9 +14,11 @@ from unseen.report.wording import count, is_number, listing, metric_name, number
 HONEST: Final = "source-validation"
 RULE_NAMES = {
     HONEST: "source validation (the honest rule)",
+    "validation-domains": "domains kept to choose it",
     "last": "none: the last round",
     "oracle": "oracle: best on the held-out data",
 }
+SPLIT_NAMES = {"target": "held out", "validation-domain": "kept to choose the round"}
 ORACLE = (
     "Oracle means that the round was picked by looking at the labels of the held-out domain, which nobody "
     "has in practice. It is shown only to compare with papers that report it."
@@ -39,6 +41,10 @@ def result_section(run: Run) -> Markup:
         worst = metrics.get("worst_domain")
         if isinstance(worst, dict):
             lines.append((f"worst domain of all: {listing([worst.get('domain', '')])}", same, worst))
+        worst = metrics.get("worst_group")
+        if isinstance(worst, dict):
+            lines.append((f"worst group of the {held}: {listing([worst.get('group', '')])}", same, worst))
+    lines.append(("validation domains", same, metrics.get("validation_domains")))
     lines.append(("sources: validation data", same, metrics.get("source_validation")))
     lines.append(("sources: test data (in-domain)", same, metrics.get("in_domain")))
     kept = [(place, rule, values) for place, rule, values in lines if isinstance(values, dict) and values]
@@ -58,7 +64,7 @@ def domains_section(run: Run) -> Markup:
     rows = [
         [
             score.get("domain", ""),
-            {"target": "held out"}.get(score.get("split", ""), score.get("split", "")),
+            SPLIT_NAMES.get(score.get("split", ""), score.get("split", "")),
             count(score.get("count")),
             *(number((score.get("metrics") or {}).get(n), n) for n in names),
         ]
@@ -164,7 +170,7 @@ def _by_source_validation(run: Run) -> dict[str, float] | None:
 
 
 def _metric_names(found: list[dict[str, Any]], *, first: str) -> list[str]:
-    names = dict.fromkeys(name for metrics in found for name in metrics if name != "domain")
+    names = dict.fromkeys(name for metrics in found for name in metrics if name not in ("domain", "group"))
     return sorted(names, key=lambda name: name != first)
 
 

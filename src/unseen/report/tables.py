@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 TEXT_COLUMNS = 2
 _OTHERS = ("oracle", "last", "source validation", "in-domain", "rounds", "time", "sent")
 _NARROW = {"source validation": "source\nvalid.", "in-domain": "in-\ndomain"}
-_SELECTED = {"source-validation": "by validation", "last": "last round", "oracle": "oracle"}
+_SELECTED = {
+    "source-validation": "by validation",
+    "validation-domains": "by validation domains",
+    "last": "last round",
+    "oracle": "oracle",
+}
 
 
 def result_rows(results: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:

@@ -18,6 +18,10 @@ METRIC_NAMES = {
     "pearson_r": "Pearson r",
     "loss": "loss",
     "worst_class_accuracy": "worst class accuracy",
+    "pooled_accuracy": "accuracy of all samples",
+    "pooled_pearson_r": "Pearson r of all samples",
+    "worst_group_accuracy": "worst group accuracy",
+    "worst_group_pearson_r": "worst group Pearson r",
 }
 METHOD_NAMES = {
     "agrrand": "AgrRand", "agrsum": "AgrSum", "copa": "COPA", "csac": "CSAC", "cwt": "CWT",
