@@ -11,7 +11,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "unseen"
 ORDER = (
-    {"errors", "randomness", "registry", "files"},
+    {"errors", "randomness", "registry", "files", "settings"},
     {"data"},
     {"federation"},
     {"models"},

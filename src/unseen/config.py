@@ -22,6 +22,10 @@ WHERE = ("data_root", "device", "workers", "threads", "engine")
 """Fields that say where a run happens, not what it is."""
 BY_DOMAINS = "validation-domains"
 """The rule that chooses a round by the validation domains."""
+PROTECTION = ("protect", "protect_settings")
+"""Fields that say how updates are protected; runs without protection keep the identity they always had."""
+TABLES = ("settings", "protect_settings")
+"""Fields that are tables of their own in the file."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,9 @@ class RunConfig:
     selection: str = "source-validation"
     precision: str = "float32"
     compile: bool = False
+    # how it is protected
+    protect: str = "none"
+    protect_settings: Mapping[str, Any] = field(default_factory=dict)
     # where
     data_root: str | None = None
     device: str = "auto"
@@ -117,6 +124,8 @@ class RunConfig:
         what = {key: value for key, value in asdict(self).items() if key not in WHERE}
         if not self.validate_on:
             del what["validate_on"]  # keeps the identity of runs from before there was the field
+        if self.protect == "none":
+            what = {key: value for key, value in what.items() if key not in PROTECTION}
         what["data"] = Path(self.data).name
         what["weights"] = None if self.weights is None else Path(self.weights).name
         text = json.dumps({**what, **content}, sort_keys=True, default=str)
@@ -125,7 +134,8 @@ class RunConfig:
     def differences(self, other: RunConfig) -> dict[str, tuple[Any, Any]]:
         """List the fields that say what a run is and in which two configurations differ."""
         mine, theirs = (
-            {**asdict(config), "settings": _with_none_spelt(config.settings)} for config in (self, other)
+            asdict(config) | {name: _with_none_spelt(getattr(config, name)) for name in TABLES}
+            for config in (self, other)
         )
         return {
             key: (mine[key], theirs[key]) for key in mine if key not in WHERE and mine[key] != theirs[key]
@@ -134,10 +144,12 @@ class RunConfig:
     def save(self, path: Path) -> None:
         """Write the configuration as TOML; None is left out, and of a setting spelt `none`."""
         values = {key: value for key, value in asdict(self).items() if value is not None}
-        settings = values.pop("settings")
+        tables = {name: values.pop(name) for name in TABLES}
         lines = [f"{key} = {_toml(value)}" for key, value in values.items()]
-        lines += ["", "[settings]"]
-        lines += [f"{key} = {_toml(value)}" for key, value in _with_none_spelt(settings).items()]
+        for name, table in tables.items():
+            if name == "settings" or table:
+                lines += ["", f"[{name}]"]
+                lines += [f"{key} = {_toml(value)}" for key, value in _with_none_spelt(table).items()]
         write_text(path, "\n".join(lines) + "\n")
 
     @classmethod

@@ -207,7 +207,12 @@ class _Run:
                 "input_shape": data.input_shape,
                 "class_counts": data.class_counts(),
                 "fingerprint": data.fingerprint,
-                "notes": [*data.notes, *self.setup.experiment.network.notes, *self.engine.notes],
+                "notes": [
+                    *data.notes,
+                    *self.setup.experiment.network.notes,
+                    *self.engine.notes,
+                    *self.setup.notes,
+                ],
                 **({"groups": data.groups} if data.groups else {}),
             },
             "clients": [

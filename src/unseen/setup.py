@@ -24,9 +24,10 @@ from unseen.federation import (
     make_federation,
     participant_count,
 )
-from unseen.methods import make_method
+from unseen.methods import METHODS, make_method
 from unseen.methods.base import Method
 from unseen.models import ModelFacts, build_model
+from unseen.privacy import PlannedRun, make_protection
 from unseen.training import Preparation, TrainingPlan, check_precision
 
 if TYPE_CHECKING:
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setup:
-    """A configuration with every choice made, its experiment, and the run's identity."""
+    """A configuration with every choice made, its experiment, and the run's identity.
+
+    notes  what the user should know before the run starts: what the protection costs
+    """
 
     config: RunConfig
     experiment: Experiment
@@ -43,6 +47,7 @@ class Setup:
     encoding: TableEncoding | None
     hands: Hands
     run_id: str
+    notes: tuple[str, ...] = ()
 
 
 def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = None) -> Setup:
@@ -51,6 +56,7 @@ def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = No
     Cheap checks come first, so that a wrong name costs no decoding.
     """
     method = check_names(config)
+    protection = make_protection(config.protect, config.protect_settings)
     device = choose_device(config.device)
     check_precision(config.precision, device)
     data = data or load_data(data_request(config, listener.preparing))
@@ -91,6 +97,7 @@ def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = No
         augment=config.augment or _default_augmentation(data),
         image_size=data.input_shape[-1] if data.is_image else None,
         settings=dict(vars(method.settings)),
+        protect_settings=dict(vars(protection.settings)),
     )
     facts = ModelFacts(data.input_shape, data.outputs)
     weights = Path(config.weights) if config.weights else None
@@ -111,6 +118,7 @@ def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = No
         seed=config.seed,
         target_mean=encoding.target_mean if encoding else 0.0,
         target_scale=encoding.target_std if encoding else 1.0,
+        protection=protection,
     )
     content = {"data_fingerprint": data.fingerprint}
     if weights is not None:
@@ -124,12 +132,20 @@ def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = No
         on_cpu=device.type == "cpu",
     )
     config = config.resolved(workers=hands.workers, threads=hands.threads)
-    return Setup(config, experiment, facts, encoding, hands, config.identity(**content))
+    notes = _check_protection(config, experiment) if experiment.protected else ()
+    return Setup(config, experiment, facts, encoding, hands, config.identity(**content), notes)
 
 
 def check_names(config: RunConfig) -> Method[Any]:
-    """Refuse unknown names before anything slow happens."""
+    """Refuse unknown names, and a protection that cannot serve the method, before anything slow happens."""
     method = make_method(config.method, config.settings)
+    protection = make_protection(config.protect, config.protect_settings)
+    reason = protection.why_not(method.facts)
+    if reason is not None:
+        served = [name for name in METHODS if protection.why_not(make_method(name).facts) is None]
+        raise UsageError(
+            f"--protect {protection.name} cannot serve {method.name}: {reason}. It serves {', '.join(served)}"
+        )
     for kind, name, known in (
         ("selection rule", config.selection, SELECTION_RULES),
         ("partition", config.partition, PARTITIONS),
@@ -142,6 +158,22 @@ def check_names(config: RunConfig) -> Method[Any]:
             raise unknown_name(kind, name, known)
     _plan(config)
     return method
+
+
+def _check_protection(config: RunConfig, experiment: Experiment) -> tuple[str, ...]:
+    """Let the protection look at the whole run; return what it costs."""
+    method, federation, protection = experiment.method, experiment.federation, experiment.protection
+    planned = PlannedRun(
+        method=method.facts,
+        rounds=config.rounds,
+        train_sizes=federation.train_sizes.tolist(),
+        in_round=participant_count(len(federation), config.fraction),
+        module=method.build_for(experiment.network, sources=federation.sources, seed=config.seed),
+        plan=experiment.plan,
+        seed=config.seed,
+    )
+    protection.check(planned)
+    return tuple(protection.cost_notes(planned))
 
 
 def data_request(config: RunConfig, progress: Progress = no_progress) -> DataRequest:

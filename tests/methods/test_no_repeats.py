@@ -16,7 +16,7 @@ import unseen.methods
 FOLDER = Path(unseen.methods.__file__).parent
 SHORTEST = 6
 """So many lines of the same shape are a repeat."""
-FACTS = {"name", "summary", "paper", "topology", "needs_individual_updates", "sends"}
+FACTS = {"name", "summary", "paper", "topology", "needs_individual_updates", "sends", "in_state", "merges"}
 """What a method's class says of itself."""
 NO_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER

@@ -26,6 +26,7 @@ EXAMPLES = """Examples:
 _DATA = "What is learnt"
 _WHO = "Who holds it"
 _HOW = "How it is learnt"
+_PROTECTED = "How it is protected"
 _WHERE = "Where"
 
 
@@ -154,6 +155,22 @@ def train_command(  # noqa: PLR0917 (one parameter an option)
         bool | None,
         typer.Option("--compile", help="Let PyTorch compile the model first.", rich_help_panel=_HOW),
     ] = None,
+    protect: Annotated[
+        str | None,
+        typer.Option(
+            help="What is done to updates before they leave a client: none, secure-sum, ...",
+            rich_help_panel=_PROTECTED,
+        ),
+    ] = None,
+    protect_set: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--protect-set",
+            metavar="KEY=VALUE",
+            help="A setting of the protection (repeatable).",
+            rich_help_panel=_PROTECTED,
+        ),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps.", rich_help_panel=_WHERE)] = None,
     workers: Annotated[
         int | None, typer.Option(help="Processes that train clients side by side.", rich_help_panel=_WHERE)
@@ -185,10 +202,12 @@ def train_command(  # noqa: PLR0917 (one parameter an option)
     given = {
         name: value
         for name, value in locals().items()
-        if value is not None and name not in ("set_", "out", "resume", "figures", "as_json")
+        if value is not None and name not in ("set_", "protect_set", "out", "resume", "figures", "as_json")
     }
     if set_:
         given["settings"] = parse_settings(set_)
+    if protect_set:
+        given["protect_settings"] = parse_settings(protect_set)
     run_and_report(given, out=out, resume=resume, figures=figures, as_json=as_json)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unseen.engine.experiment import EvaluationSet, RoundStart, Workspace
 from unseen.evaluation import Tally
+from unseen.privacy import Message
 from unseen.training import Update
 
 
@@ -19,6 +20,15 @@ class Reply:
 
     client: str
     update: Update | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A client's answer to a message of the protection, or the reason why there is none."""
+
+    client: str
+    message: Message | None
     reason: str = ""
 
 
@@ -38,8 +48,12 @@ class Engine(Protocol):
     def train(self, clients: Sequence[int], start: RoundStart) -> tuple[Tensor, list[Reply]]:
         """Let the clients at these positions work; return their states as rows, and their replies.
 
-        Row i is the `weights` of reply i; the matrix is reused in the next round.
+        Row i is the `weights` of reply i (left as it was where those are sealed or withheld); the matrix is
+        reused in the next round.
         """
+
+    def consult(self, clients: Sequence[int], messages: Sequence[Message], *, round: int) -> list[Answer]:
+        """Hand each client its message of the protection's server half; return what they answer."""
 
     def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[Tally]:
         """Evaluate the deployed network on every (domain, split)."""

@@ -14,6 +14,7 @@ from unseen.errors import UnseenError
 from unseen.files import write_atomically
 
 _SERVER = "server/"
+_PROTECTION = "protection/"
 
 
 @dataclass
@@ -23,6 +24,7 @@ class Checkpoint:
     weights        the global state
     selected       the global state of the round that selection prefers so far
     server         the method's memory on the server
+    protection     the protection's memory on the server
     client_states  which version of each client's memory belongs to this round
     records_bytes  how much of the record file belongs to this round
     """
@@ -35,11 +37,13 @@ class Checkpoint:
     client_states: dict[str, int] = field(default_factory=dict)
     records_bytes: int = 0
     seconds: float = 0.0
+    protection: dict[str, Tensor] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Replace the checkpoint at `path`."""
         tensors = {"weights": self.weights, "selected": self.selected}
         tensors |= {_SERVER + key: value for key, value in self.server.items()}
+        tensors |= {_PROTECTION + key: value for key, value in self.protection.items()}
         facts = {
             "run_id": self.run_id,
             "round": self.round,
@@ -60,5 +64,8 @@ class Checkpoint:
         except (SafetensorError, KeyError, TypeError, OSError) as error:
             raise UnseenError(f"{path} is not a usable checkpoint ({error}); start a new run") from error
         weights, selected = tensors.pop("weights"), tensors.pop("selected")
-        server = {key.removeprefix(_SERVER): value for key, value in tensors.items()}
-        return cls(weights=weights, selected=selected, server=server, **facts)
+        server, protection = (
+            {key.removeprefix(part): value for key, value in tensors.items() if key.startswith(part)}
+            for part in (_SERVER, _PROTECTION)
+        )
+        return cls(weights=weights, selected=selected, server=server, protection=protection, **facts)

@@ -22,6 +22,15 @@ from unseen.evaluation import (
 from unseen.federation import Federation, Split
 from unseen.methods import Method
 from unseen.models import FlatState, Network
+from unseen.privacy import (
+    ClientSide,
+    Message,
+    Protection,
+    checked_answer,
+    make_protection,
+    require_declared,
+    sealed_update,
+)
 from unseen.randomness import global_torch_seed
 from unseen.training import ClientWork, Preparation, TrainingPlan, Update
 
@@ -39,6 +48,7 @@ class Experiment:
 
     target_mean, target_scale  bring standardised regression targets back to their own unit
     compile                    let PyTorch compile the module that clients train
+    protection                 what is done to updates before they leave a client
     """
 
     data: DataSet
@@ -51,6 +61,12 @@ class Experiment:
     target_mean: float = 0.0
     target_scale: float = 1.0
     compile: bool = False
+    protection: Protection[Any] = field(default_factory=lambda: make_protection("none"))
+
+    @property
+    def protected(self) -> bool:
+        """Whether anything is done to updates at all."""
+        return self.protection.name != "none"
 
     def samples_in_round(self, fraction: float) -> int:
         """About how many samples a round trains on, repetitions counted."""
@@ -113,12 +129,14 @@ class RoundStart:
     weights   the global state to start from
     received  what else the server sent with it
     progress  called with the number of samples after every batch
+    sealing   what the server's half of the protection sent
     """
 
     round: int
     weights: Tensor
     received: Mapping[str, Tensor] = field(default_factory=dict)
     progress: Callable[[int], None] = _unheard
+    sealing: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Workspace:
@@ -141,8 +159,13 @@ class Workspace:
         position: int,
         state: MutableMapping[str, Tensor],
         start: RoundStart,
+        memory: MutableMapping[str, Tensor] | None = None,
     ) -> Update:
-        """Run the method's client half for one client, from the server's weights."""
+        """Run the method's client half for one client, from the server's weights; return what is sent.
+
+        state   the client's memory for the method
+        memory  its memory for the protection
+        """
         experiment = self.experiment
         client = experiment.federation[position]
         self.flat.load(start.weights)
@@ -161,14 +184,36 @@ class Workspace:
             state=state,
             progress=start.progress,
         )
+        side = self._side(client.name, start.round, memory, received=start.sealing, start=start.weights)
+        experiment.protection.before_training(work, side)
         with global_torch_seed(experiment.seed, "dropout", client.name, start.round):
             update = experiment.method.client(work)
-        undeclared = set(update.extras) - set(experiment.method.sends)
-        if undeclared:
-            raise ValueError(
-                f"{experiment.method.name} sends {sorted(undeclared)} without declaring it in `sends`"
-            )
-        return update
+        require_declared(update, side.method)
+        return sealed_update(experiment.protection, update, side)
+
+    def answer(
+        self, client: str, memory: MutableMapping[str, Tensor], message: Message, round: int
+    ) -> Message:
+        """Let one client reply to a message of the protection's server half."""
+        return checked_answer(self.experiment.protection, message, self._side(client, round, memory))
+
+    def _side(
+        self,
+        client: str,
+        round: int,
+        memory: MutableMapping[str, Tensor] | None,
+        **more: Any,
+    ) -> ClientSide:
+        experiment = self.experiment
+        return ClientSide(
+            client=client,
+            round=round,
+            seed=experiment.seed,
+            method=experiment.method.facts,
+            layout=self.flat.layout,
+            memory={} if memory is None else memory,
+            **more,
+        )
 
     def evaluate(self, part: EvaluationPart) -> Tally:
         """Tally the deployed network, with the weights it has now, on one part of an evaluation set."""

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from unseen.engine.allocator import keep_freed_memory
-from unseen.engine.base import Reply
+from unseen.engine.base import Answer, Reply
 from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart, Workspace
-from unseen.engine.states import StateStore
+from unseen.engine.states import StateStore, protection_key
+from unseen.errors import UnseenError
 from unseen.evaluation import Tally
+from unseen.privacy import Message
 
 
 class LocalEngine:
@@ -32,14 +34,32 @@ class LocalEngine:
         shape = (len(clients), len(start.weights))
         if self._rows.shape != shape:
             self._rows = torch.empty(shape)
-        names = self.workspace.experiment.federation.names
+        experiment = self.workspace.experiment
+        names, protected = experiment.federation.names, experiment.protected
         replies = []
         for row, position in zip(self._rows, clients, strict=True):
             train = partial(self.workspace.train_client, position, start=start)
-            update = self.states.with_state(names[position], round=start.round, do=train)
-            row.copy_(update.weights)
-            replies.append(Reply(names[position], replace(update, weights=row)))
+            name = names[position]
+            update = self.states.with_memory(name, round=start.round, do=train, protected=protected)
+            if len(update.weights):
+                row.copy_(update.weights)
+                update = replace(update, weights=row)
+            replies.append(Reply(name, update))
         return self._rows, replies
+
+    def consult(self, clients: Sequence[int], messages: Sequence[Message], *, round: int) -> list[Answer]:
+        """Let the clients answer in turn."""
+        answers = []
+        for position, message in zip(clients, messages, strict=True):
+            name = self.workspace.experiment.federation.names[position]
+            reply = partial(self.workspace.answer, name, message=message, round=round)
+            try:
+                answers.append(
+                    Answer(name, self.states.with_state(protection_key(name), round=round, do=reply))
+                )
+            except UnseenError as error:
+                answers.append(Answer(name, None, str(error)))
+        return answers
 
     def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[Tally]:
         """Evaluate on every set in turn."""

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from unseen.data import DataSet
-from unseen.engine.base import Reply
+from unseen.engine.base import Answer, Reply
 from unseen.engine.experiment import (
     EvaluationPart,
     EvaluationSet,
@@ -32,11 +32,12 @@ from unseen.engine.experiment import (
     merge_parts,
 )
 from unseen.engine.sharing import Scratch, as_arrays, as_tensors
-from unseen.engine.states import StateStore
-from unseen.engine.worker import EvaluateTask, SharedExperiment, TrainTask, work
+from unseen.engine.states import StateStore, protection_key
+from unseen.engine.worker import ConsultTask, EvaluateTask, SharedExperiment, TrainTask, work
 from unseen.errors import UnseenError
 from unseen.evaluation import Tally
 from unseen.models import Network
+from unseen.privacy import Message
 
 _PRELOAD = "unseen.engine.preload"
 _POLL_SECONDS = 0.2
@@ -129,9 +130,17 @@ class WorkerEngine:
         self._weights.copy_(start.weights)
         federation = self.workspace.experiment.federation
         names = [federation.names[position] for position in clients]
-        sent = as_arrays(start.received)
+        sent, sealing, versions = as_arrays(start.received), as_arrays(start.sealing), self.states.versions
         tasks = [
-            TrainTask(position, row, start.round, sent, self.states.versions.get(names[row]))
+            TrainTask(
+                position,
+                row,
+                start.round,
+                received=sent,
+                version=versions.get(names[row]),
+                memory=versions.get(protection_key(names[row])),
+                sealing=sealing,
+            )
             for row, position in enumerate(clients)
         ]
         sizes = federation.train_sizes
@@ -139,13 +148,32 @@ class WorkerEngine:
         replies: dict[int, Reply] = {}
         for task, answer in self._map(longest_first, start.progress):
             name = names[task.row]
-            if answer.version is not None:
-                self.states.versions[name] = answer.version
-            extras = as_tensors(answer.extras)
-            replies[task.row] = Reply(
-                name, replace(answer.update, weights=self._rows[task.row], extras=extras)
-            )
+            self._remember({name: answer.version, protection_key(name): answer.memory})
+            weights = self._rows[task.row] if answer.in_row else torch.empty(0)
+            update = replace(answer.update, weights=weights, extras=as_tensors(answer.extras))
+            replies[task.row] = Reply(name, update)
         return self._rows[: len(clients)], [replies[row] for row in range(len(clients))]
+
+    def consult(self, clients: Sequence[int], messages: Sequence[Message], *, round: int) -> list[Answer]:
+        """Let the clients answer in worker processes."""
+        names = self.workspace.experiment.federation.names
+        tasks = [
+            ConsultTask(
+                position, round, as_arrays(message), self.states.versions.get(protection_key(names[position]))
+            )
+            for position, message in zip(clients, messages, strict=True)
+        ]
+        answers: dict[int, Answer] = {}
+        for task, answer in self._map(tasks, _NOTHING):
+            name = names[task.position]
+            self._remember({protection_key(name): answer.memory})
+            message = None if answer.message is None else as_tensors(answer.message)
+            answers[task.position] = Answer(name, message, answer.reason)
+        return [answers[position] for position in clients]
+
+    def _remember(self, versions: dict[str, int | None]) -> None:
+        """Take over which files of clients' memory count."""
+        self.states.versions.update({key: round for key, round in versions.items() if round is not None})
 
     def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[Tally]:
         """Evaluate on every set, in parts that do not depend on the number of workers."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from unseen.aggregation import ServerWork, Updates
+from unseen.aggregation import ServerWork
 from unseen.engine.base import Engine, Reply
 from unseen.engine.checkpoint import Checkpoint
+from unseen.engine.exchange import Exchange
 from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart
 from unseen.engine.folder import RunFolder
 from unseen.engine.listener import Listener
@@ -25,14 +26,8 @@ from unseen.engine.states import StateStore
 from unseen.evaluation import VALIDATION_DOMAIN, Selection, Tally, group_scores, select
 from unseen.federation import participants
 from unseen.models import Layout
-from unseen.training import DivergedError, Update, reason_to_reject
-
-
-class Accepted(NamedTuple):
-    """A client's update that takes part in the merging."""
-
-    client: str
-    update: Update
+from unseen.privacy import Left, Opened, Received
+from unseen.training import DivergedError, reason_to_reject
 
 
 @dataclass(frozen=True)
@@ -97,63 +92,79 @@ class Rounds:
         if experiment.method.topology == "serial":
             order = experiment.method.visiting_order(chosen, round=number, seed=experiment.seed)
             groups = [[client] for client in order]
-        weights, accepted = self.checkpoint.weights, list[Accepted]()
+        weights, opened, left = self.checkpoint.weights, list[Opened](), Left()
         diagnostics: dict[str, Any] = {}
-        bytes_down = 0
+        bytes_up = bytes_down = 0
         for group in groups:
+            exchange = Exchange(
+                experiment,
+                self.engine,
+                group=group,
+                round=number,
+                weights=weights,
+                layout=self.layout,
+                state=self.checkpoint.protection,
+                left=left,
+                fault=partial(self._fault, number),
+            )
             received = experiment.method.broadcast(self.checkpoint.server)
-            start = RoundStart(number, weights, received, self.listener.samples_done)
+            sealing = exchange.begin()
+            start = RoundStart(number, weights, received, self.listener.samples_done, sealing)
             rows, replies = self.engine.train(group, start)
-            sound = self._sound_replies(number, replies)
+            exchange.measure(replies)
+            opened.append(exchange.finish(rows, replies, self._sound_replies(number, replies)))
             work = ServerWork(
                 round=number,
                 rounds=self.schedule.rounds,
                 seed=experiment.seed,
                 weights=weights,
-                updates=self._updates(rows, replies, sound),
+                updates=opened[-1].updates,
                 state=self.checkpoint.server,
                 population=len(experiment.federation),
             )
             bytes_down += len(group) * (weights.nbytes + sum(value.nbytes for value in received.values()))
-            weights = experiment.method.server(work)
+            weights = exchange.conclude(experiment.method.server(work))
             diagnostics |= work.diagnostics
-            accepted += sound
+            bytes_up, bytes_down = bytes_up + exchange.bytes_up, bytes_down + exchange.bytes_down
+        spent = experiment.protection.spent(self.checkpoint.protection)
         self._record(
             "round",
-            **summary(accepted, diagnostics),
+            **summary(opened, diagnostics),
             round=number,
+            bytes_up=bytes_up,
             bytes_down=bytes_down,
+            left=left.entries([experiment.federation.names[client] for client in chosen]),
+            **({"protection": spent} if spent else {}),
             seconds=round(time.perf_counter() - started, 4),
         )
         return weights
 
-    def _sound_replies(self, number: int, replies: Sequence[Reply]) -> list[Accepted]:
+    def _sound_replies(self, number: int, replies: Sequence[Reply]) -> list[Received]:
         """Set unusable updates aside with a recorded reason and return the others."""
         accepted, reasons = [], []
         for reply in replies:
-            reason = reason_to_reject(reply.update, self.layout.size) if reply.update else reply.reason
+            reason = self._reason_against(reply)
             if reply.update is not None and reason is None:
-                accepted.append(Accepted(reply.client, reply.update))
+                accepted.append(Received(reply.client, reply.update))
             else:
                 reasons.append(f"{reply.client!r}: {reason}")
-                self._record("fault", round=number, client=reply.client, reason=reason)
+                self._fault(number, reply.client, str(reason))
         if not accepted:
             raise DivergedError(
                 f"round {number}: no client returned a usable update ({reasons[0]}); a lower --lr often helps"
             )
         return accepted
 
-    def _updates(self, rows: Tensor, replies: Sequence[Reply], accepted: Sequence[Accepted]) -> Updates:
-        names = {client for client, _ in accepted}
-        kept = [position for position, reply in enumerate(replies) if reply.client in names]
-        return Updates(
-            clients=tuple(client for client, _ in accepted),
-            rows=_moved_together(rows, kept),
-            samples=torch.tensor([update.samples for _, update in accepted], dtype=torch.float64),
-            steps=torch.tensor([update.steps for _, update in accepted], dtype=torch.float64),
-            extras=tuple(update.extras for _, update in accepted),
-            layout=self.layout,
-        )
+    def _reason_against(self, reply: Reply) -> str | None:
+        """Why an update cannot be used; what is sealed was looked at by its client."""
+        if reply.update is None or reply.update.withheld:
+            return reply.reason if reply.update is None else reply.update.withheld
+        if self.experiment.protection.seals:
+            return None
+        return reason_to_reject(reply.update, self.layout.size)
+
+    def _fault(self, number: int, client: str, reason: str) -> None:
+        self._record("fault", round=number, client=client, reason=reason)
 
     def _evaluate(self, number: int) -> None:
         """Evaluate the global model, and keep it if selection now prefers it."""
@@ -181,27 +192,16 @@ class Rounds:
         self.listener.recorded(self.records.append(event, **values))
 
 
-def _moved_together(rows: Tensor, kept: Sequence[int]) -> Tensor:
-    """Bring the kept rows, in rising order, to the front in place: a copy of them all could be too large."""
-    for place, row in enumerate(kept):
-        if place != row:
-            rows[place].copy_(rows[row])
-    return rows[: len(kept)]
-
-
-def summary(accepted: Sequence[Accepted], diagnostics: Record) -> Record:
+def summary(opened: Sequence[Opened], diagnostics: Record) -> Record:
     """What the records say of a round's clients; their own diagnostics stand under their names."""
-    total = sum(update.samples for _, update in accepted)
-    own = sorted({key for _, update in accepted for key in update.diagnostics})
-    of_clients = {
-        key: {client: update.diagnostics[key] for client, update in accepted if key in update.diagnostics}
-        for key in own
-    }
+    told = {client: own for part in opened for client, own in part.diagnostics.items()}
+    keys = sorted({key for own in told.values() for key in own})
+    of_clients = {key: {client: own[key] for client, own in told.items() if key in own} for key in keys}
+    weights = [float(part.updates.samples.sum()) for part in opened]
     return {
-        "clients": [client for client, _ in accepted],
-        "loss": sum(update.loss * update.samples for _, update in accepted) / total,
-        "samples": sum(update.seen for _, update in accepted),
-        "bytes_up": sum(update.nbytes for _, update in accepted),
+        "clients": [client for part in opened for client in part.updates.clients],
+        "loss": sum(part.loss * weight for part, weight in zip(opened, weights, strict=True)) / sum(weights),
+        "samples": sum(part.seen for part in opened),
         "diagnostics": {**diagnostics, **of_clients},
     }
 

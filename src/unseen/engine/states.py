@@ -19,6 +19,11 @@ from unseen.files import write_atomically
 T = TypeVar("T")
 
 
+def protection_key(client: str) -> str:
+    """Under which name a client's memory for the protection of its updates lies."""
+    return f"{client}/protection"
+
+
 class ClientState(MutableMapping[str, Tensor]):
     """A client's named tensors; knows whether it was changed."""
 
@@ -71,6 +76,18 @@ class StateStore:
         result = do(state)
         self.write(client, state, round=round)
         return result
+
+    def with_memory(self, client: str, *, round: int, do: Callable[..., T], protected: bool) -> T:
+        """Call `do(state)` with a client's memory; with `memory=` for the protection too, if there is one."""
+        if not protected:
+            return self.with_state(client, round=round, do=do)
+        return self.with_state(
+            client,
+            round=round,
+            do=lambda state: self.with_state(
+                protection_key(client), round=round, do=lambda memory: do(state, memory=memory)
+            ),
+        )
 
     def forget_old(self) -> None:
         """Delete the files that no client's current version needs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
 
@@ -14,7 +14,8 @@ from unseen.data import DataSet
 from unseen.engine.allocator import keep_freed_memory
 from unseen.engine.experiment import EvaluationPart, Experiment, RoundStart, Workspace
 from unseen.engine.sharing import Array, MappedArray, as_arrays, as_tensors
-from unseen.engine.states import StateStore
+from unseen.engine.states import StateStore, protection_key
+from unseen.errors import UnseenError
 from unseen.evaluation import Tally
 from unseen.models import Network
 from unseen.training import Update
@@ -48,22 +49,53 @@ class SharedExperiment:
 
 @dataclass(frozen=True)
 class TrainTask:
-    """Train one client and write its state into a row; `version` is its memory's newest round, if any."""
+    """Train one client and write its state into a row.
+
+    version  the newest round of its memory for the method, if any
+    memory   the same of its memory for the protection
+    sealing  what the protection's server half sent
+    """
 
     position: int
     row: int
     round: int
     received: dict[str, Array]
     version: int | None
+    memory: int | None = None
+    sealing: dict[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class TrainAnswer:
-    """An update without its weights (they are in the row), and the round of the client's memory now."""
+    """An update without its weights (they are in the row), and the rounds of the client's memory now.
+
+    in_row  whether the row holds the client's state; it does not where that is sealed or withheld
+    """
 
     update: Update
     extras: dict[str, Array]
     version: int | None
+    memory: int | None = None
+    in_row: bool = True
+
+
+@dataclass(frozen=True)
+class ConsultTask:
+    """Hand a client a message of the protection; `memory` as in `TrainTask`."""
+
+    position: int
+    round: int
+    message: dict[str, Array]
+    memory: int | None
+
+
+@dataclass(frozen=True)
+class ConsultAnswer:
+    """What the client answered, or the reason why it did not, and the round of its memory now."""
+
+    message: dict[str, Array] | None
+    reason: str
+    memory: int | None
 
 
 @dataclass(frozen=True)
@@ -109,26 +141,52 @@ class _Worker:
         self.rows = torch.from_numpy(shared.rows.open(writable=True))
         self.progress = shared.progress.open(writable=True)
 
-    def serve(self, task: TrainTask | EvaluateTask) -> TrainAnswer | Tally | Exception:
+    def serve(
+        self, task: TrainTask | ConsultTask | EvaluateTask
+    ) -> TrainAnswer | ConsultAnswer | Tally | Exception:
         """Do a task; an exception travels back instead of a result."""
         try:
             if isinstance(task, TrainTask):
                 return self._train(task)
+            if isinstance(task, ConsultTask):
+                return self._consult(task)
             self.workspace.flat.load(self.weights)
             return self.workspace.evaluate(task.part)
         except Exception as error:
             return error
 
     def _train(self, task: TrainTask) -> TrainAnswer:
-        name = self.workspace.experiment.federation.names[task.position]
-        if task.version is not None:
-            self.states.versions[name] = task.version
-        start = RoundStart(task.round, self.weights, as_tensors(task.received), self._count)
+        experiment = self.workspace.experiment
+        name = experiment.federation.names[task.position]
+        key = protection_key(name)
+        self._remember({name: task.version, key: task.memory})
+        start = RoundStart(
+            task.round, self.weights, as_tensors(task.received), self._count, as_tensors(task.sealing)
+        )
         train = partial(self.workspace.train_client, task.position, start=start)
-        update = self.states.with_state(name, round=task.round, do=train)
-        self.rows[task.row].copy_(update.weights)
+        update = self.states.with_memory(name, round=task.round, do=train, protected=experiment.protected)
+        in_row = len(update.weights) > 0
+        if in_row:
+            self.rows[task.row].copy_(update.weights)
         light = replace(update, weights=torch.empty(0), extras={})
-        return TrainAnswer(light, as_arrays(update.extras), self.states.versions.pop(name, None))
+        version, memory = self.states.versions.pop(name, None), self.states.versions.pop(key, None)
+        return TrainAnswer(light, as_arrays(update.extras), version, memory, in_row)
+
+    def _consult(self, task: ConsultTask) -> ConsultAnswer:
+        name = self.workspace.experiment.federation.names[task.position]
+        key, message = protection_key(name), as_tensors(task.message)
+        self._remember({key: task.memory})
+        reply = partial(self.workspace.answer, name, message=message, round=task.round)
+        answer, reason = None, ""
+        try:
+            answer = as_arrays(self.states.with_state(key, round=task.round, do=reply))
+        except UnseenError as error:
+            reason = str(error)
+        return ConsultAnswer(answer, reason, self.states.versions.pop(key, None))
+
+    def _remember(self, versions: dict[str, int | None]) -> None:
+        """Take over which files of clients' memory count."""
+        self.states.versions.update({key: round for key, round in versions.items() if round is not None})
 
     def _count(self, samples: int) -> None:
         self.progress[self.number] += samples

@@ -12,9 +12,10 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
 from torch import Tensor, nn
 
-from unseen.aggregation import ServerWork
+from unseen.aggregation import ServerWork, Weighting
 from unseen.methods.settings import Settings, make_settings
 from unseen.models import Network
+from unseen.privacy import Merge, MethodFacts
 from unseen.registry import Registry
 from unseen.training import ClientWork, Update
 
@@ -41,6 +42,10 @@ class Method(ABC, Generic[S]):
                               sums suffice and secure summation can serve it
     sends                     the kinds of values that leave a client, for the privacy record; `Update.extras`
                               may only have keys named here; where settings decide, set on the instance
+    in_state                  those of `sends` that travel inside the flat state
+    merges                    of the extras: whether the server half needs only their `mean` over clients,
+                              with the weights of the states, or their `sum`; what is not named here it
+                              needs of each client, and secure summation cannot serve it
     """
 
     name: ClassVar[str]
@@ -49,9 +54,32 @@ class Method(ABC, Generic[S]):
     topology: ClassVar[Topology] = "parallel"
     needs_individual_updates: ClassVar[bool] = False
     sends: tuple[str, ...] = ("model weights", "number of samples")
+    in_state: tuple[str, ...] = ("model weights",)
+    merges: ClassVar[Mapping[str, Merge]] = {}
 
     def __init__(self, settings: S) -> None:
         self.settings = settings
+
+    @property
+    def weighting(self) -> Weighting:
+        """By what a client counts in the mean of states that `server` takes.
+
+        Where only sums are known, a client multiplies by this weight before it sends.
+        """
+        return cast(Weighting, getattr(self.settings, "weighting", "samples"))
+
+    @property
+    def facts(self) -> MethodFacts:
+        """What protections need to know."""
+        return MethodFacts(
+            name=self.name,
+            topology=self.topology,
+            needs_individual_updates=self.needs_individual_updates,
+            sends=self.sends,
+            in_state=self.in_state,
+            weighting=self.weighting,
+            merges=self.merges,
+        )
 
     @classmethod
     def settings_type(cls) -> type[S]:
@@ -110,4 +138,4 @@ def register(method: type[Method[Any]]) -> type[Method[Any]]:
 def make_method(name: str, settings: Mapping[str, Any] | None = None) -> Method[Any]:
     """Make a method by name with its settings checked."""
     kind = METHODS[name]
-    return kind(make_settings(kind.settings_type(), settings or {}, method=name))
+    return kind(make_settings(kind.settings_type(), settings or {}, owner=f"method {name!r}"))

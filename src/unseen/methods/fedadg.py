@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from unseen.aggregation import ServerWork
+from unseen.aggregation import ServerWork, Weighting
 from unseen.errors import UsageError
 from unseen.methods._fedadg_local import LocalTraining
 from unseen.methods._fedadg_parts import SharedParts, make_discriminator, make_generator, projected_size
@@ -42,6 +42,12 @@ class FedADG(Method[FedADGSettings]):
         venue="IEEE Internet of Things Journal",
     )
     sends = ("model weights", "weights of the feature generator", "number of samples")
+    in_state = ("model weights", "weights of the feature generator")
+
+    @property
+    def weighting(self) -> Weighting:
+        """All clients alike (step s3)."""
+        return "uniform"
 
     def build(self, network: Network, *, seed: int) -> nn.Module:
         """Join the network with the generator, if there is one (step s1)."""

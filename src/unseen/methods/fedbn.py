@@ -59,6 +59,7 @@ class FedBN(Method[FedBNSettings]):
         self._kept = torch.empty(0, dtype=torch.int64)
         if not settings.share_statistics:
             self.sends = ("model weights without batch norm", "number of samples")
+            self.in_state = self.sends[:1]
 
     def build(self, network: Network, *, seed: int) -> nn.Module:
         """Find the batch norm; a network without any gets a note that users see."""

@@ -14,3 +14,4 @@ class FedCMI(RepresentationMethod[FedCMISettings]):
     name = "fedcmi"
     summary = "a probabilistic representation held near a learnt reference of its class: half of FedSR"
     sends = ("model weights", REFERENCE_SENT, "number of samples")
+    in_state = ("model weights", REFERENCE_SENT)

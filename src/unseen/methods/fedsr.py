@@ -17,3 +17,4 @@ class FedSR(RepresentationMethod[FedSRSettings]):
     name = "fedsr"
     summary = "a probabilistic representation that is kept short and near a learnt reference of its class"
     sends = ("model weights", REFERENCE_SENT, "number of samples")
+    in_state = ("model weights", REFERENCE_SENT)

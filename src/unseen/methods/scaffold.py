@@ -69,6 +69,7 @@ class Scaffold(Method[ScaffoldSettings]):
         venue="ICML",
     )
     sends: tuple[str, ...] = ("model weights", "number of samples", CHANGE)
+    merges = {CHANGE: "mean"}  # noqa: RUF012 (declared as the class's own in Method)
 
     def __init__(self, settings: ScaffoldSettings) -> None:
         super().__init__(settings)

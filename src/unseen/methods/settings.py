@@ -1,77 +1,22 @@
-"""A method's settings: a frozen dataclass whose fields carry their meaning, filled from `--set key=value`."""
+"""A method's settings; what they are built of serves protections too and lies in `unseen.settings`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from dataclasses import fields
+from typing import Any
 
-from unseen.errors import UsageError, unknown_name
+from unseen import settings
 from unseen.methods.ranges import Range
+from unseen.settings import Settings, describe_settings, make_settings
 
-S = TypeVar("S", bound="Settings")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Base of all settings; a method without any uses it as it is."""
+__all__ = ["Settings", "describe_settings", "make_settings", "search_ranges", "setting"]
 
 
 def setting(default: Any, meaning: str, *, search: Range | None = None) -> Any:
     """Declare a setting: its paper's default, what it means (edge values included), what to search over."""
-    return field(default=default, metadata={"meaning": meaning, "search": search})
+    return settings.setting(default, meaning, search=search)
 
 
 def search_ranges(kind: type[Settings]) -> dict[str, Range]:
     """The settings that have a range to search over."""
     return {item.name: item.metadata["search"] for item in fields(kind) if item.metadata.get("search")}
-
-
-def describe_settings(kind: type[Settings]) -> list[tuple[str, Any, str]]:
-    """List (name, default, meaning) of every setting."""
-    return [
-        (item.name, None if item.default is MISSING else item.default, item.metadata.get("meaning", ""))
-        for item in fields(kind)
-    ]
-
-
-def make_settings(kind: type[S], given: Mapping[str, Any], *, method: str) -> S:
-    """Build settings from text or typed values; an unknown name or unfit value is refused."""
-    hints = get_type_hints(kind)
-    known = [item.name for item in fields(kind)]
-    for name in given:
-        if name not in known:
-            if not known:
-                raise UsageError(f"method {method!r} has no settings, but {name!r} was given")
-            raise unknown_name(f"setting of method {method!r}", name, known)
-    return kind(**{name: _convert(value, hints[name], name) for name, value in given.items()})
-
-
-def _convert(value: Any, hint: Any, name: str) -> Any:
-    """Turn `value` into the type that the setting declares."""
-    origin = get_origin(hint)
-    if origin is Literal:
-        choices = get_args(hint)
-        if value in choices:
-            return value
-        raise unknown_name(f"value of setting {name!r}", str(value), [str(choice) for choice in choices])
-    if origin in (Union, UnionType):
-        options = get_args(hint)
-        if NoneType in options and (value is None or str(value).lower() == "none"):
-            return None
-        return _convert(value, next(option for option in options if option is not NoneType), name)
-    if hint is bool:
-        text = str(value).lower()
-        if text in ("true", "yes", "1", "on"):
-            return True
-        if text in ("false", "no", "0", "off"):
-            return False
-        raise UsageError(f"setting {name!r} takes true or false, not {value!r}")
-    try:
-        if hint is int and isinstance(value, float) and not value.is_integer():
-            raise ValueError
-        return hint(value)
-    except (TypeError, ValueError):
-        kind = {"int": "a whole number", "float": "a number"}.get(hint.__name__, hint.__name__)
-        raise UsageError(f"setting {name!r} takes {kind}, not {value!r}") from None

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import MISSING, fields
 from typing import Any
 
-_APART = ("data", "settings")
+_APART = ("data", "settings", "protect_settings")
 
 
 def train_command(config: dict[str, Any]) -> list[str]:
@@ -29,8 +29,8 @@ def train_command(config: dict[str, Any]) -> list[str]:
             pieces.append([flag])
         else:
             pieces += [[flag, str(each)] for each in (value if isinstance(value, list) else [value])]
-    settings = config.get("settings") or {}
-    pieces += [["--set", f"{key}={_text(value)}"] for key, value in settings.items()]
+    for flag, name in (("--set", "settings"), ("--protect-set", "protect_settings")):
+        pieces += [[flag, f"{key}={_text(value)}"] for key, value in (config.get(name) or {}).items()]
     return [shlex.join(piece) for piece in pieces]
 
 

@@ -38,6 +38,7 @@ class Update:
     loss         mean training loss, for the progress line
     extras       whatever else the method sends; every key is declared in `Method.sends`
     diagnostics  numbers that show what the method did here, for the records
+    withheld     why the client keeps its update to itself; nothing else counts then
     """
 
     weights: Tensor
@@ -47,6 +48,7 @@ class Update:
     loss: float
     extras: dict[str, Tensor] = field(default_factory=dict)
     diagnostics: dict[str, Any] = field(default_factory=dict)
+    withheld: str = ""
 
     @property
     def nbytes(self) -> int:

@@ -1,0 +1,106 @@
+"""One round's way from the clients to the method's server half and back, through the protection.
+
+It also measures: every value that leaves a client comes by here and is entered into the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from unseen.engine.base import Engine, Reply
+from unseen.engine.experiment import Experiment
+from unseen.models import Layout
+from unseen.privacy import Left, Message, Opened, Received, ServerSide
+
+Fault = Callable[[str, str], None]
+"""Called with a client's name and why it fell out."""
+
+
+class Exchange:
+    """The exchange with a group of clients that work at the same time.
+
+    left       what left them
+    bytes_up   bytes of the tensors they sent, those that were set aside not counted
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        engine: Engine,
+        *,
+        group: Sequence[int],
+        round: int,
+        weights: Tensor,
+        layout: Layout,
+        state: dict[str, Tensor],
+        left: Left,
+        fault: Fault,
+    ) -> None:
+        self.protection, self.engine, self.round = experiment.protection, engine, round
+        self._position = {experiment.federation.names[position]: position for position in group}
+        self.left, self._fault = left, fault
+        self.bytes_up = self.bytes_down = 0
+        self.side = ServerSide(
+            round=round,
+            seed=experiment.seed,
+            clients=tuple(self._position),
+            method=experiment.method.facts,
+            layout=layout,
+            weights=weights,
+            population=len(experiment.federation),
+            state=state,
+            ask=self._ask,
+        )
+
+    def begin(self) -> Message:
+        """Open the round; return what goes to all clients with the weights."""
+        sealing = self.protection.begin(self.side)
+        self.bytes_down += len(self._position) * _size(sealing)
+        return sealing
+
+    def measure(self, replies: Sequence[Reply]) -> None:
+        """Enter into the record what clients sent, usable or not."""
+        for reply in replies:
+            if reply.update is not None and not reply.update.withheld:
+                self.left.add(reply.client, self.protection.lines(reply.update, self.side.method))
+
+    def finish(self, rows: Tensor, replies: Sequence[Reply], sound: Sequence[Received]) -> Opened:
+        """Turn sound updates into what the method's server half gets."""
+        self.bytes_up += sum(update.nbytes for _, update in sound)
+        names = {client for client, _ in sound}
+        kept = [place for place, reply in enumerate(replies) if reply.client in names]
+        states = torch.empty(0) if self.protection.seals else _moved_together(rows, kept)
+        return self.protection.finish(self.side, sound, states)
+
+    def conclude(self, weights: Tensor) -> Tensor:
+        """Let the protection look at the new global weights."""
+        return self.protection.conclude(weights, self.side)
+
+    def _ask(self, messages: Mapping[str, Message]) -> dict[str, Message]:
+        positions = [self._position[client] for client in messages]
+        answers = self.engine.consult(positions, list(messages.values()), round=self.round)
+        self.bytes_down += sum(map(_size, messages.values()))
+        found: dict[str, Message] = {}
+        for answer in answers:
+            if answer.message is None:
+                self._fault(answer.client, answer.reason)
+            else:
+                found[answer.client] = answer.message
+                self.bytes_up += _size(answer.message)
+                self.left.add(answer.client, self.protection.answer_lines(answer.message))
+        return found
+
+
+def _size(message: Message) -> int:
+    return sum(value.nbytes for value in message.values())
+
+
+def _moved_together(rows: Tensor, kept: Sequence[int]) -> Tensor:
+    """Bring the kept rows, in rising order, to the front in place: a copy of them all could be too large."""
+    for place, row in enumerate(kept):
+        if place != row:
+            rows[place].copy_(rows[row])
+    return rows[: len(kept)]

@@ -1,0 +1,46 @@
+"""Noise, encryption, and the record of what left a client."""
+
+from unseen.privacy.base import (
+    PROTECTIONS,
+    Protection,
+    checked_answer,
+    make_protection,
+    register_protection,
+    sealed_update,
+    withheld,
+)
+from unseen.privacy.facts import (
+    ClientSide,
+    Merge,
+    Message,
+    MethodFacts,
+    Opened,
+    PlannedRun,
+    Received,
+    ServerSide,
+    gathered,
+)
+from unseen.privacy.record import Leaving, Left, plain_lines, require_declared
+
+__all__ = [
+    "PROTECTIONS",
+    "ClientSide",
+    "Leaving",
+    "Left",
+    "Merge",
+    "Message",
+    "MethodFacts",
+    "Opened",
+    "PlannedRun",
+    "Protection",
+    "Received",
+    "ServerSide",
+    "checked_answer",
+    "gathered",
+    "make_protection",
+    "plain_lines",
+    "register_protection",
+    "require_declared",
+    "sealed_update",
+    "withheld",
+]

@@ -1,0 +1,160 @@
+"""What a protection is told: of the method and the run before it starts, and of the two sides in a round.
+
+A method stands above this package, so that it describes itself in a plain value; engines fill in the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from unseen.aggregation import Updates, Weighting
+from unseen.models import Layout
+from unseen.training import TrainingPlan, Update
+
+Message = dict[str, Tensor]
+"""Named tensors: the one form in which protections speak, because every engine can carry it."""
+Merge = Literal["mean", "sum"]
+SAMPLES = "number of samples"
+
+
+@dataclass(frozen=True)
+class MethodFacts:
+    """What a method says of itself.
+
+    sends      every kind of value that leaves a client
+    in_state   those of them that travel inside the flat state
+    weighting  by what a client counts in the one mean of states that the server half takes
+    merges     of what is sent beside the state: whether the server half needs only its mean (with the same
+               weights as the states) or its sum over the clients; what is not named it needs of each client
+    """
+
+    name: str
+    topology: str = "parallel"
+    needs_individual_updates: bool = False
+    sends: tuple[str, ...] = ("model weights", SAMPLES)
+    in_state: tuple[str, ...] = ("model weights",)
+    weighting: Weighting = "samples"
+    merges: Mapping[str, Merge] = field(default_factory=dict)
+
+    @property
+    def beside_state(self) -> tuple[str, ...]:
+        """The kinds of values that travel as `Update.extras`."""
+        return tuple(kind for kind in self.sends if kind not in (*self.in_state, SAMPLES))
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run that is about to start.
+
+    train_sizes  how many training samples each client holds
+    in_round     how many clients take part in a round
+    module       what clients train and send
+    """
+
+    method: MethodFacts
+    rounds: int
+    train_sizes: Sequence[int]
+    in_round: int
+    module: nn.Module
+    plan: TrainingPlan
+    seed: int = 0
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers a client's state has."""
+        return Layout.of(self.module).size
+
+
+@dataclass(frozen=True)
+class ClientSide:
+    """What the client's half of a protection may use: it runs where the client lives.
+
+    received  what the server's half sent to all clients of the round, with the weights
+    memory    the client's own: kept between messages and from round to round, never sent
+    start     the global weights as they arrived; none while no training is under way
+    """
+
+    client: str
+    round: int
+    seed: int
+    method: MethodFacts
+    layout: Layout
+    received: Mapping[str, Tensor] = field(default_factory=dict)
+    memory: MutableMapping[str, Tensor] = field(default_factory=dict)
+    start: Tensor | None = None
+
+
+Ask = Callable[[Mapping[str, Message]], dict[str, Message]]
+"""Sends each named client its message and returns the answers of those that gave one."""
+
+
+def _nobody(_: Mapping[str, Message]) -> dict[str, Message]:
+    return {}
+
+
+@dataclass
+class ServerSide:
+    """What the server's half of a protection may use in a round.
+
+    clients  the names of those that were asked to train, in the order of the federation
+    weights  the global state before this round
+    state    the server's half's memory: kept from round to round and in checkpoints
+    ask      exchanges one message with each of some clients
+    """
+
+    round: int
+    seed: int
+    clients: tuple[str, ...]
+    method: MethodFacts
+    layout: Layout
+    weights: Tensor
+    population: int
+    state: MutableMapping[str, Tensor] = field(default_factory=dict)
+    ask: Ask = _nobody
+
+
+class Received(NamedTuple):
+    """An update as it reached the server from a client."""
+
+    client: str
+    update: Update
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What the method's server half and the records get of a round.
+
+    loss         mean training loss over the clients
+    seen         samples trained on, repetitions counted
+    diagnostics  the clients' own numbers, by client; empty where they did not leave
+    """
+
+    updates: Updates
+    loss: float
+    seen: int
+    diagnostics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def gathered(received: Sequence[Received], rows: Tensor, layout: Layout) -> Opened:
+    """Updates as they were sent, one row a client."""
+    updates = [update for _, update in received]
+    samples = torch.tensor([update.samples for update in updates], dtype=torch.float64)
+    total = sum(update.samples for update in updates)
+    return Opened(
+        updates=Updates(
+            clients=tuple(client for client, _ in received),
+            rows=rows,
+            samples=samples,
+            steps=torch.tensor([update.steps for update in updates], dtype=torch.float64),
+            extras=tuple(update.extras for update in updates),
+            layout=layout,
+        ),
+        loss=sum(update.loss * update.samples for update in updates) / total,
+        seen=sum(update.seen for update in updates),
+        diagnostics={client: update.diagnostics for client, update in received},
+    )
