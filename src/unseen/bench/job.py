@@ -17,6 +17,8 @@ from typing import Any
 
 from unseen.config import WHERE, RunConfig
 from unseen.methods import METHODS, make_method
+from unseen.privacy import PROTECTIONS, make_protection
+from unseen.settings import Settings
 
 _FLOATS = {item.name for item in fields(RunConfig) if isinstance(item.default, float)}
 
@@ -43,16 +45,16 @@ class Job:
     @cached_property
     def id(self) -> str:
         """The hash of all in the configuration that says what is run (not where) and is not the default."""
-        kind = METHODS[self.config.method].settings_type()
-        defaults = {item.name: item.default for item in fields(kind)}
         what = {
             item.name: value
             for item in fields(RunConfig)
             if (value := getattr(self.config, item.name)) != item.default and item.name not in WHERE
         }
-        what["settings"] = {
-            name: value for name, value in self.config.settings.items() if value != defaults[name]
-        }
+        what["settings"] = _changed(self.config.settings, METHODS[self.config.method].settings_type())
+        protection = PROTECTIONS[self.config.protect].settings_type()
+        what["protect_settings"] = _changed(self.config.protect_settings, protection)
+        if not what["protect_settings"]:
+            del what["protect_settings"]
         what |= {name: Path(what[name]).name for name in ("data", "weights") if name in what}
         text = json.dumps({**what, "method": self.config.method}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -69,6 +71,12 @@ class Job:
         return work / self.id
 
 
+def _changed(given: Mapping[str, Any], kind: type[Settings]) -> dict[str, Any]:
+    """The settings that are not the default."""
+    defaults = {item.name: item.default for item in fields(kind)}
+    return {name: value for name, value in given.items() if value != defaults[name]}
+
+
 def job_config(values: Mapping[str, Any]) -> RunConfig:
     """Make a configuration in one canonical form: every setting of the method spelt out, 1 written as 1.0.
 
@@ -79,6 +87,7 @@ def job_config(values: Mapping[str, Any]) -> RunConfig:
     settings = vars(make_method(config.method, config.settings).settings)
     return config.resolved(
         settings=dict(settings),
+        protect_settings=dict(vars(make_protection(config.protect, config.protect_settings).settings)),
         hold_out=tuple(sorted(config.hold_out)),
         sources=tuple(sorted(config.sources)),
     )
