@@ -10,8 +10,9 @@ from unseen.aggregation.coefficients import (
 )
 from unseen.aggregation.distances import LayerDistances, Metric, layer_distances
 from unseen.aggregation.gram import cosines, gram
-from unseen.aggregation.layers import Grouping, Layer, layers_of
+from unseen.aggregation.layers import Grouping, Layer, layers_of, shown_layers
 from unseen.aggregation.mean import WEIGHTING, Weighting, client_weights, normalised, weighted_mean
+from unseen.aggregation.pairs import PairDistances, pair_distances
 from unseen.aggregation.signs import SignAgreement, sign_agreement
 from unseen.aggregation.steps import step_towards
 from unseen.aggregation.sums import combine_clients, layerwise_weighted_sum, weighted_sum
@@ -24,6 +25,7 @@ __all__ = [
     "Layer",
     "LayerDistances",
     "Metric",
+    "PairDistances",
     "Reduction",
     "ServerWork",
     "SignAgreement",
@@ -42,8 +44,10 @@ __all__ = [
     "layerwise_weighted_sum",
     "normalised",
     "operate_on_updates",
+    "pair_distances",
     "project_conflicts",
     "random_order",
+    "shown_layers",
     "sign_agreement",
     "step_towards",
     "weighted_mean",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import torch
 
 from unseen.models import Kind, Layout
 
 Grouping = Literal["tensor", "module"]
+MOST_SHOWN_LAYERS = 24
 
 
 @dataclass(frozen=True)
@@ -31,3 +35,15 @@ def layers_of(layout: Layout, grouping: Grouping = "tensor") -> tuple[Layer, ...
             name = module if grouping == "module" and module else entry.name
             places.setdefault(name, []).append(entry.slice)
     return tuple(Layer(name, tuple(slices)) for name, slices in places.items())
+
+
+def shown_layers(layers: Sequence[Layer], layout: Layout) -> list[int]:
+    """Which layers the records show: those with a kernel or matrix, evenly thinned out in deep networks."""
+    large = {entry.start for entry in layout.entries if len(entry.shape) > 1}
+    found = [
+        number for number, layer in enumerate(layers) if any(place.start in large for place in layer.slices)
+    ]
+    if len(found) <= MOST_SHOWN_LAYERS:
+        return found or list(range(min(len(layers), MOST_SHOWN_LAYERS)))
+    steps = torch.linspace(0, len(found) - 1, MOST_SHOWN_LAYERS).round().long().tolist()
+    return [found[step] for step in steps]

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from unseen.aggregation import ServerWork
+from unseen.engine.apart import client_distances
 from unseen.engine.base import Engine, Reply
 from unseen.engine.checkpoint import Checkpoint
 from unseen.engine.exchange import Exchange
@@ -94,6 +95,7 @@ class Rounds:
             groups = [[client] for client in order]
         weights, opened, left = self.checkpoint.weights, list[Opened](), Left()
         diagnostics: dict[str, Any] = {}
+        distances: Record = {}
         bytes_up = bytes_down = 0
         for group in groups:
             exchange = Exchange(
@@ -123,6 +125,8 @@ class Rounds:
                 population=len(experiment.federation),
             )
             bytes_down += len(group) * (weights.nbytes + sum(value.nbytes for value in received.values()))
+            if number in (1, self.schedule.rounds):
+                distances = client_distances(experiment, work.updates)
             weights = exchange.conclude(experiment.method.server(work))
             diagnostics |= work.diagnostics
             bytes_up, bytes_down = bytes_up + exchange.bytes_up, bytes_down + exchange.bytes_down
@@ -130,6 +134,7 @@ class Rounds:
         self._record(
             "round",
             **summary(opened, diagnostics),
+            **distances,
             round=number,
             bytes_up=bytes_up,
             bytes_down=bytes_down,

@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Size, Tensor
 
-from unseen.aggregation import Layer, ServerWork, layer_distances, layerwise_weighted_sum
+from unseen.aggregation import ServerWork, layer_distances, layerwise_weighted_sum, shown_layers
 from unseen.aggregation.divergence import divergence_weights
 from unseen.data import Batch
 from unseen.errors import UsageError
@@ -18,13 +18,12 @@ from unseen.methods._csac_projections import Projections, tapped_maps
 from unseen.methods._csac_settings import CSACSettings
 from unseen.methods._frozen import frozen_copy
 from unseen.methods.base import Method, Paper, register
-from unseen.models import FlatState, Layout, Network
+from unseen.models import FlatState, Network
 from unseen.randomness import global_torch_seed
 from unseen.training import ClientWork, Update
 
 LOCAL_MODEL = "local model"
 PROJECTIONS = "projections"
-MOST_SHOWN_LAYERS = 24
 
 
 @register
@@ -137,15 +136,3 @@ def tap_shapes(work: ClientWork, network: Network) -> list[Size]:
     """Shapes of the tapped maps (channels, height, width), from one sample."""
     sample = work.prepare(work.train.gather(torch.tensor([0])))
     return [maps.shape[1:] for maps in tapped_maps(network.full(sample.inputs))]
-
-
-def shown_layers(layers: Sequence[Layer], layout: Layout) -> list[int]:
-    """Which layers the records show: those with a kernel or matrix, evenly thinned out in deep networks."""
-    large = {entry.start for entry in layout.entries if len(entry.shape) > 1}
-    found = [
-        number for number, layer in enumerate(layers) if any(place.start in large for place in layer.slices)
-    ]
-    if len(found) <= MOST_SHOWN_LAYERS:
-        return found or list(range(min(len(layers), MOST_SHOWN_LAYERS)))
-    steps = torch.linspace(0, len(found) - 1, MOST_SHOWN_LAYERS).round().long().tolist()
-    return [found[step] for step in steps]

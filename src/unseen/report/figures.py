@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from unseen.report import classes, costs, curves, diagnostics, scatter, transferability
+from unseen.report import classes, costs, curves, diagnostics, layers, scatter, transferability
 from unseen.report.runs import Run
 
 if TYPE_CHECKING:
@@ -72,6 +72,18 @@ FIGURES: dict[str, Figure[Run]] = {
         "A circle is one class of one domain, its size the number of samples. Circles of a class that lie "
         "together share their features across domains.",
         transferability.transferability_graph,
+    ),
+    "layer-weights": Figure(
+        "Weight of every client in a layer",
+        "What share of the merged layer each client's own makes up, over the rounds.",
+        layers.layer_weights,
+        width="full",
+    ),
+    "distances": Figure(
+        "How far the clients' models lie apart",
+        "Root mean square of the distance of two clients' weights in a layer, before they are merged. Where "
+        "clients of different domains lie farther apart than those of one, the layer carries the domain.",
+        layers.model_distances,
     ),
     "diagnostics": Figure(
         "Inside the method",
