@@ -23,7 +23,7 @@ ORDER = (
     {"engine"},
     {"config"},
     {"report", "serving", "published"},
-    {"setup", "outcome", "run", "api"},
+    {"setup", "outcome", "run", "features", "api"},
     {"bench"},
     {"recipes"},
     {"cli", "__main__"},

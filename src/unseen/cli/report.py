@@ -19,6 +19,12 @@ def report_command(
     figures: Annotated[
         Path | None, typer.Option(help="Also write the figures as PNG files into this folder.")
     ] = None,
+    features: Annotated[
+        bool,
+        typer.Option(
+            "--features", help="First embed features of samples (t-SNE, before and after); needs the data."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the paths as JSON.")] = False,
 ) -> None:
     """Write the report page of a run from its records, or one page that compares several runs.
@@ -31,6 +37,11 @@ def report_command(
     """
     from unseen.report import write_comparison, write_figures, write_report
 
+    if features:
+        from unseen.features import write_features
+
+        for run in runs:
+            write_features(run)
     if len(runs) == 1:
         pages = [write_report(runs[0])]
     elif out is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from unseen.report import classes, costs, curves, diagnostics, layers, scatter, transferability
+from unseen.report import classes, costs, curves, diagnostics, embedding, layers, scatter, transferability
 from unseen.report.runs import Run
 
 if TYPE_CHECKING:
@@ -72,6 +72,13 @@ FIGURES: dict[str, Figure[Run]] = {
         "A circle is one class of one domain, its size the number of samples. Circles of a class that lie "
         "together share their features across domains.",
         transferability.transferability_graph,
+    ),
+    "features": Figure(
+        "Features in the plane",
+        "Each dot is a sample; t-SNE puts samples near one another whose features are alike, while distances "
+        "across the picture mean little. Good features part classes and mix domains.",
+        embedding.feature_maps,
+        width="full",
     ),
     "layer-weights": Figure(
         "Weight of every client in a layer",
