@@ -78,7 +78,7 @@ def test_memory_survives_a_resumed_run(make_experiment, go):
 
 
 def test_an_undeclared_answer_stops_the_run(make_experiment, go):
-    with pytest.raises(ValueError, match="'halving' sends.*a count.*without declaring"):
+    with pytest.raises(ValueError, match=r"'halving' sends.*a count.*without declaring"):
         go(with_protection(make_experiment(), Chatty))
 
 

@@ -21,6 +21,7 @@ from unseen.privacy.facts import (
     gathered,
 )
 from unseen.privacy.record import Leaving, Left, plain_lines, require_declared
+from unseen.privacy.secure_sum import SecureSum
 
 __all__ = [
     "PROTECTIONS",
@@ -34,6 +35,7 @@ __all__ = [
     "PlannedRun",
     "Protection",
     "Received",
+    "SecureSum",
     "ServerSide",
     "checked_answer",
     "gathered",

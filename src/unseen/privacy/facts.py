@@ -105,6 +105,7 @@ class ServerSide:
     weights  the global state before this round
     state    the server's half's memory: kept from round to round and in checkpoints
     ask      exchanges one message with each of some clients
+    notes    what `begin` leaves for `finish` and `conclude` of this round; kept nowhere
     """
 
     round: int
@@ -116,6 +117,7 @@ class ServerSide:
     population: int
     state: MutableMapping[str, Tensor] = field(default_factory=dict)
     ask: Ask = _nobody
+    notes: dict[str, Any] = field(default_factory=dict)
 
 
 class Received(NamedTuple):

@@ -1,0 +1,89 @@
+"""Keys and masks of secure summation, from the `cryptography` library: X25519, HKDF, ChaCha20, Poly1305.
+
+Secrets come from the operating system, never from a run's seed: whoever knows the seed must not know the
+masks. They cancel in the sum to the last bit, so that a run stays a function of its configuration.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+import numpy as np
+
+from unseen.errors import UnseenError, missing_extra
+from unseen.privacy.fixed_point import Whole
+
+KEY_BYTES = 32
+_PURPOSE = b"unseen secure sum 1: "
+
+
+def require_library() -> None:
+    """Say what to install where `cryptography` is missing."""
+    try:
+        import cryptography  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("cryptography", "privacy", "--protect secure-sum") from error
+
+
+def new_secret() -> bytes:
+    """An unpredictable secret."""
+    return secrets.token_bytes(KEY_BYTES)
+
+
+def derive(secret: bytes, purpose: str, *, salt: bytes = b"") -> bytes:
+    """A key for one purpose (HKDF with SHA-256)."""
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    info = _PURPOSE + purpose.encode()
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt or None, info=info).derive(secret)
+
+
+def public_key(private: bytes) -> bytes:
+    """The public half of an X25519 key."""
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def agree(private: bytes, public: bytes) -> bytes:
+    """The secret that only the holders of two X25519 keys can know."""
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+    try:
+        return X25519PrivateKey.from_private_bytes(private).exchange(
+            X25519PublicKey.from_public_bytes(public)
+        )
+    except ValueError as error:
+        raise UnseenError(f"a public key in the roster is not usable ({error})") from error
+
+
+def stream(seed: bytes, size: int) -> bytes:
+    """Bytes that nobody without the seed can tell from random ones (ChaCha20); a seed serves once only."""
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+    return Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(size))
+
+
+def mask(seed: bytes, size: int) -> Whole:
+    """Numbers modulo 2^64 out of the seed's stream."""
+    return np.frombuffer(stream(seed, 8 * size), dtype="<u8").astype(np.uint64, copy=False)
+
+
+def lock(text: bytes, key: bytes) -> bytes:
+    """Encrypt and sign (ChaCha20-Poly1305); a key may be used once only."""
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    return ChaCha20Poly1305(key).encrypt(bytes(12), text, None)
+
+
+def unlock(box: bytes, key: bytes) -> bytes:
+    """Open what `lock` made; with another key, or a changed text, it fails."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    try:
+        return ChaCha20Poly1305(key).decrypt(bytes(12), box, None)
+    except InvalidTag:
+        raise UnseenError("a share was locked with another key or changed on its way") from None

@@ -1,0 +1,161 @@
+"""A client's half of secure summation (Bonawitz et al. 2017, with two masks).
+
+A client adds to its numbers one mask that it shares with every other client, in pairs that cancel in the
+sum, and one of its own. If it falls out, the others help to take its shared masks off; if not, its own one.
+Nobody ever helps with both, and nobody helps twice: else a server could declare a slow client lost, have
+its shared masks taken off, and read its update when it arrives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import MutableMapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unseen.errors import UnseenError
+from unseen.privacy import keys, shamir
+from unseen.privacy.facts import Message
+from unseen.privacy.fixed_point import Whole
+
+SECRET, DEALT, SENT = "secret of the round", "roster of the round", "sent in the round"
+PUBLIC, SHARES, REVEALED = "public keys", "encrypted shares", "revealed shares"
+FEWEST = 3
+"""With two clients, each could subtract its own part from the sum."""
+
+
+class Session:
+    """One client in one round; all it must remember is a secret, which its last answer deletes.
+
+    The places of clients are those in the roster, a table of everyone's two public keys.
+    """
+
+    def __init__(self, memory: MutableMapping[str, Tensor], round: int) -> None:
+        self.memory, self.round = memory, round
+
+    def advertise(self) -> Message:
+        """Begin: draw a fresh secret and tell two public keys, for masks and for locking shares."""
+        self.memory[SECRET] = as_tensor(keys.new_secret())
+        for former in (DEALT, SENT):
+            self.memory.pop(former, None)
+        both = keys.public_key(self._key("mask")) + keys.public_key(self._key("box"))
+        return {PUBLIC: as_tensor(both)}
+
+    def deal(self, roster: Tensor, *, threshold: int) -> Message:
+        """Deal the mask key and the seed of the own mask out to all, each share locked for its receiver."""
+        if DEALT in self.memory:
+            raise UnseenError("shares of this round were dealt already; a second roster is refused")
+        if len(roster) < max(threshold, FEWEST):
+            raise UnseenError(f"a roster of {len(roster)} clients hides nobody: {threshold} must help")
+        me, digest = self._place(roster), _digest(roster)
+        self.memory[DEALT] = as_tensor(digest)
+        dealt = [
+            shamir.split(
+                self._key(name),
+                threshold=threshold,
+                shares=len(roster),
+                random=partial(keys.stream, self._key(f"coefficients: {name}")),
+            )
+            for name in ("own mask", "mask")
+        ]
+        boxes = [
+            keys.lock(own + shared, self._box_key(roster, me, other))
+            for other, (own, shared) in enumerate(zip(*dealt, strict=True))
+        ]
+        return {SHARES: torch.stack([as_tensor(box) for box in boxes])}
+
+    def masked(self, numbers: Whole, roster: Tensor, taking_part: Tensor) -> Whole:
+        """Hide numbers behind the own mask and those shared with everyone who takes part.
+
+        Once only: the difference of two rows behind the same masks would show.
+        """
+        me = self._require_same(roster)
+        if SENT in self.memory:
+            raise UnseenError("an update was sent in this round already; masks serve once only")
+        self.memory[SENT] = torch.ones(1)
+        hidden = numbers + keys.mask(self._key("own mask"), len(numbers))
+        for other in taking_part.nonzero().flatten().tolist():
+            if other != me:
+                seed = pair_seed(self._key("mask"), roster, me=me, other=other, round=self.round)
+                hidden = add_pair(hidden, seed, plus=me < other)
+        return hidden
+
+    def reveal(
+        self, roster: Tensor, survivors: Tensor, *, taking_part: Tensor, shares: Tensor, threshold: int
+    ) -> Message:
+        """Help to take masks off: of those who sent, their own mask; of those who fell out, the shared ones.
+
+        shares  what the others locked for this client
+        """
+        me = self._require_same(roster)
+        if not bool(survivors[me]) or bool((survivors & ~taking_part).any()):
+            raise UnseenError("the list of clients that sent something cannot be right")
+        if int(survivors.sum()) < threshold:
+            raise UnseenError(f"{int(survivors.sum())} clients sent something, {threshold} are needed")
+        revealed = torch.zeros(len(roster), shamir.SHARE_BYTES, dtype=torch.uint8)
+        for other in taking_part.nonzero().flatten().tolist():
+            both = keys.unlock(as_bytes(shares[other]), self._box_key(roster, other, me))
+            half = slice(0, shamir.SHARE_BYTES) if bool(survivors[other]) else slice(shamir.SHARE_BYTES, None)
+            revealed[other] = as_tensor(both[half])
+        for spent in (SECRET, DEALT, SENT):
+            self.memory.pop(spent, None)
+        return {REVEALED: revealed}
+
+    def _key(self, purpose: str) -> bytes:
+        if SECRET not in self.memory:
+            raise UnseenError("this client has no secret for the round: it has helped already or never began")
+        return keys.derive(as_bytes(self.memory[SECRET]), purpose)
+
+    def _place(self, roster: Tensor) -> int:
+        mine = keys.public_key(self._key("mask")) + keys.public_key(self._key("box"))
+        places = [place for place, both in enumerate(roster) if as_bytes(both) == mine]
+        if len(places) != 1:
+            raise UnseenError("this client's keys are not in the roster, or not once")
+        return places[0]
+
+    def _require_same(self, roster: Tensor) -> int:
+        place = self._place(roster)
+        if DEALT not in self.memory or as_bytes(self.memory[DEALT]) != _digest(roster):
+            raise UnseenError("the roster is another one than that for which shares were dealt")
+        return place
+
+    def _box_key(self, roster: Tensor, sender: int, receiver: int) -> bytes:
+        """The key of the share that goes from one client to another, one of which is this one."""
+        own = self._key("box")
+        mine = keys.public_key(own)
+        there = receiver if as_bytes(roster[sender])[keys.KEY_BYTES :] == mine else sender
+        secret = keys.agree(own, as_bytes(roster[there])[keys.KEY_BYTES :])
+        return keys.derive(secret, f"share {sender} to {receiver}, round {self.round}", salt=_digest(roster))
+
+
+def pair_seed(private: bytes, roster: Tensor, *, me: int, other: int, round: int) -> bytes:
+    """The seed of the mask that two clients share in this round."""
+    secret = keys.agree(private, as_bytes(roster[other])[: keys.KEY_BYTES])
+    low, high = sorted((me, other))
+    return keys.derive(secret, f"mask {low} and {high}, round {round}", salt=_digest(roster))
+
+
+def add_pair(numbers: Whole, seed: bytes, *, plus: bool) -> Whole:
+    """Add a shared mask: the client that stands first in the roster adds it, the other takes it off."""
+    drawn = keys.mask(seed, len(numbers))
+    return numbers + drawn if plus else numbers - drawn
+
+
+def _digest(roster: Tensor) -> bytes:
+    return hashlib.sha256(as_bytes(roster)).digest()
+
+
+def as_bytes(value: Tensor) -> bytes:
+    """The bytes of a tensor of bytes."""
+    data: bytes = value.contiguous().numpy().astype(np.uint8, copy=False).tobytes()
+    return data
+
+
+def as_tensor(data: bytes) -> Tensor:
+    """Bytes in the form in which messages travel."""
+    values: Any = np.frombuffer(data, dtype=np.uint8).copy()
+    return torch.from_numpy(values)

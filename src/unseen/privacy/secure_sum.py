@@ -1,0 +1,207 @@
+"""Secure summation: the server learns the sum of the clients' updates and no single one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unseen.errors import UnseenError, UsageError
+from unseen.privacy import keys
+from unseen.privacy.base import Protection, register_protection, withheld
+from unseen.privacy.facts import (
+    SAMPLES,
+    ClientSide,
+    Message,
+    MethodFacts,
+    Opened,
+    PlannedRun,
+    Received,
+    ServerSide,
+)
+from unseen.privacy.fixed_point import RangeError, decode, encode
+from unseen.privacy.masking import FEWEST, PUBLIC, REVEALED, SHARES, Session
+from unseen.privacy.numbers import HEAD, from_tensor, packed, to_tensor, unpacked
+from unseen.privacy.record import TRAINING_METRICS, Leaving
+from unseen.privacy.unmasking import (
+    ADVERTISE,
+    DEAL,
+    PART,
+    ROSTER,
+    STEP,
+    SURVIVORS,
+    Circle,
+    form_circle,
+    open_sum,
+)
+from unseen.settings import Settings, setting
+from unseen.training import Update
+
+MASKED, CONTENTS = "masked numbers", "what the masked numbers are"
+CHECK = "a one, to check that masks cancel"
+HIDDEN = "masked: readable only as the sum over the round's clients"
+_CIRCLE = "circle"
+
+
+@dataclass(frozen=True)
+class SecureSumSettings(Settings):
+    """Settings of secure summation."""
+
+    bits: int = setting(
+        24, "binary digits behind the point; more are finer and leave less room for large numbers"
+    )
+    threshold: int | None = setting(
+        None,
+        "how many clients must remain to open a sum, and how many must conspire with the server to read a "
+        "single update; none = more than half of the round's clients",
+    )
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.bits <= 52:
+            raise UsageError(f"setting 'bits' of secure-sum must lie in [1, 52], not {self.bits}")
+        if self.threshold is not None and self.threshold < 2:
+            raise UsageError(f"setting 'threshold' of secure-sum must be at least 2, not {self.threshold}")
+
+
+@register_protection
+class SecureSum(Protection[SecureSumSettings]):
+    """Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning (CCS 2017)."""
+
+    name = "secure-sum"
+    summary = "masks that cancel: the server reads only the sum over a round's clients"
+    extra = "privacy"
+    sends = (PUBLIC, SHARES, REVEALED, MASKED, CONTENTS)
+    seals = True
+
+    def why_not(self, method: MethodFacts) -> str | None:
+        """Serve methods whose server half needs one weighted mean of states, and extras only summed."""
+        if method.topology == "pooled":
+            return "it pools the data itself, so there are no updates to hide"
+        if method.topology == "serial":
+            return "its model passes from one client to the next, so there is no sum to hide it in"
+        if method.needs_individual_updates:
+            return "its server half looks at every client's own update, and here it would know only their sum"
+        single = [kind for kind in method.beside_state if kind not in method.merges]
+        if single:
+            return f"its server half needs {' and '.join(single)} of every client, not only the sum"
+        return None
+
+    def check(self, run: PlannedRun) -> None:
+        """Refuse too small a circle: with two clients, each could subtract its own part from the sum."""
+        keys.require_library()
+        if run.in_round < FEWEST:
+            raise UsageError(
+                f"--protect {self.name} needs at least {FEWEST} clients in a round, here are {run.in_round}: "
+                "each of two could subtract its own update from the sum and read the other's"
+            )
+        if self.threshold(run.in_round) > run.in_round:
+            raise UsageError(
+                f"setting 'threshold' of {self.name} is {self.settings.threshold}, but a round has only "
+                f"{run.in_round} clients"
+            )
+
+    def cost_notes(self, run: PlannedRun) -> list[str]:
+        """Twice the bytes, three more messages, and a mask for every pair of clients."""
+        sent = 8 * (HEAD + run.numbers) / 1e6
+        return [
+            f"secure-sum: a client sends {sent:.3g} MB a round ({4 * run.numbers / 1e6:.3g} MB without), "
+            f"answers three more messages and makes {run.in_round} masks of {run.numbers:,} numbers; "
+            f"{self.threshold(run.in_round)} of {run.in_round} clients must remain in a round"
+        ]
+
+    def threshold(self, clients: int) -> int:
+        """How many must help to open a sum."""
+        return self.settings.threshold or max(clients // 2 + 1, 2)
+
+    def answer(self, message: Message, side: ClientSide) -> Message:
+        """Tell keys, deal shares, or help to take masks off."""
+        session, step = Session(side.memory, side.round), message[STEP]
+        if torch.equal(step, ADVERTISE):
+            return session.advertise()
+        roster = message[ROSTER]
+        threshold = self.threshold(len(roster))
+        if torch.equal(step, DEAL):
+            return session.deal(roster, threshold=threshold)
+        return session.reveal(
+            roster,
+            message[SURVIVORS],
+            taking_part=message[PART],
+            shares=message[SHARES],
+            threshold=threshold,
+        )
+
+    def seal(self, update: Update, side: ClientSide) -> Update:
+        """Send masked numbers and nothing else; the client's diagnostics stay with it."""
+        roster, part = side.received[ROSTER], side.received[PART]
+        numbers, contents = packed(update, side.method, side.layout)
+        try:
+            whole = encode(numbers, bits=self.settings.bits, clients=int(part.sum()))
+        except RangeError as error:
+            return withheld(str(error))
+        hidden = Session(side.memory, side.round).masked(whole, roster, part)
+        sent = {MASKED: torch.from_numpy(hidden.view("int64")), CONTENTS: to_tensor(contents)}
+        return replace(withheld(""), extras=sent)
+
+    def begin(self, side: ServerSide) -> Message:
+        """Let the clients agree on keys."""
+        circle = form_circle(side.clients, side.ask, needed=self.threshold)
+        side.notes[_CIRCLE] = circle
+        return {ROSTER: circle.roster, PART: circle.taking_part}
+
+    def finish(self, side: ServerSide, received: Sequence[Received], rows: Tensor) -> Opened:
+        """Add up what came, take the masks off the sum, and check that they all went."""
+        circle: Circle = side.notes[_CIRCLE]
+        contents = _common_contents(received)
+        masked = {client: update.extras[MASKED].numpy().view("uint64") for client, update in received}
+        total = decode(open_sum(circle, masked, side.ask, round=side.round), bits=self.settings.bits)
+        if total[0] != len(masked):
+            raise UnseenError("secure summation: the masks did not cancel; a client used other keys")
+        return unpacked(total, contents, clients=tuple(masked), method=side.method, layout=side.layout)
+
+    def lines(self, update: Update, method: MethodFacts) -> list[Leaving]:
+        """The kinds that a masked row holds, 8 bytes a number."""
+        extras = {entry["kind"]: _size(entry) for entry in from_tensor(update.extras[CONTENTS])}
+        weighted = method.weighting == "samples"
+        state = update.extras[MASKED].numel() - HEAD - sum(extras.values())
+        sizes = {", ".join(method.in_state): state, **({SAMPLES: 1} if weighted else {})}
+        sizes |= {TRAINING_METRICS: 3, **extras, CHECK: 1 if weighted else 2}
+        format_bytes = update.extras[CONTENTS].nbytes
+        return [
+            *(Leaving(kind, size, 8 * size, HIDDEN) for kind, size in sizes.items()),
+            Leaving(CONTENTS, format_bytes, format_bytes, "shapes and names only"),
+        ]
+
+    def answer_lines(self, message: Message) -> list[Leaving]:
+        """Keys and shares tell nothing of the data."""
+        how = {
+            PUBLIC: "public keys, fresh for every round",
+            SHARES: "encrypted for the other clients",
+            REVEALED: "open the sum only: of each client one of its two masks",
+        }
+        return [Leaving(kind, value.numel(), value.nbytes, how[kind]) for kind, value in message.items()]
+
+    def statement(self) -> str:
+        """What the server could read."""
+        return (
+            "Updates were masked before they left a client; whoever runs the server can read only the sum "
+            "over a round's clients, as long as fewer than the threshold conspire with it."
+        )
+
+
+def _common_contents(received: Sequence[Received]) -> list[dict[str, Any]]:
+    """What stands in the rows; they can be added up only if it is the same in all."""
+    first, *others = (from_tensor(update.extras[CONTENTS]) for _, update in received)
+    sizes = {update.extras[MASKED].numel() for _, update in received}
+    if len(sizes) > 1 or any(contents != first for contents in others):
+        raise UnseenError("secure summation: clients sent different kinds of values, they cannot be added up")
+    return first
+
+
+def _size(entry: dict[str, Any]) -> int:
+    size = 1
+    for length in entry["shape"]:
+        size *= length
+    return size
