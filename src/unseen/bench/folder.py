@@ -38,6 +38,7 @@ class BenchFolder:
         self.work = work or path / "jobs"
         self.grid = path / "bench.toml"
         self.results = path / "results.jsonl"
+        self.search = path / "search.json"
 
     @contextmanager
     def locked(self) -> Iterator[None]:

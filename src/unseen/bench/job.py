@@ -90,4 +90,5 @@ def job_config(values: Mapping[str, Any]) -> RunConfig:
         protect_settings=dict(vars(make_protection(config.protect, config.protect_settings).settings)),
         hold_out=tuple(sorted(config.hold_out)),
         sources=tuple(sorted(config.sources)),
+        validate_on=tuple(sorted(config.validate_on)),
     )

@@ -53,10 +53,13 @@ class JobResult:
 
 def write_results(path: Path, results: Iterable[JobResult]) -> None:
     """Write one line a job; undefined numbers are written as null."""
-    lines = [
-        json.dumps(_without_nan(asdict(result)), ensure_ascii=False, allow_nan=False) for result in results
-    ]
+    lines = [json.dumps(as_values(result), ensure_ascii=False, allow_nan=False) for result in results]
     write_text(path, "".join(f"{line}\n" for line in lines))
+
+
+def as_values(result: JobResult) -> dict[str, Any]:
+    """The result as JSON knows values: undefined numbers become null."""
+    return {name: _without_nan(value) for name, value in asdict(result).items()}
 
 
 def read_results(path: Path) -> list[JobResult]:

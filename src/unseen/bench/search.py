@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from unseen.bench.finished import Finished, Shelf, without_domain
-from unseen.bench.grid import Grid, cells
+from unseen.bench.grid import LEAVE_ONE_DOMAIN_OUT, Grid, cells
 from unseen.bench.job import Job
 from unseen.bench.leave_out import best_mean, folds
 from unseen.evaluation import mean_metric, select
@@ -72,12 +73,37 @@ def trial_jobs(grid: Grid) -> list[Job]:
     return found
 
 
+def search_report(grid: Grid, shelf: Shelf) -> list[dict[str, Any]]:
+    """Every trial of every cell with what it drew and its score, and which was taken: nothing is hidden."""
+    rules = ["source-validation", *([LEAVE_ONE_DOMAIN_OUT] if grid.leaves_domains_out else [])]
+    found = []
+    for cell, rule in product(cells(grid), rules):
+        label, held_out, model = cell
+        trials = [
+            {
+                "trial": trial,
+                "score": None if math.isnan(score) else score,
+                "options": trial_options(grid, label, trial),
+            }
+            for trial, score in trial_scores(grid, cell, shelf, rule=rule).items()
+        ]
+        chosen = choose_trial(grid, cell, shelf, rule=rule)
+        place = {"label": label, "held_out": held_out, "model": model, "rule": rule}
+        found.append({**place, "chosen": chosen, "trials": trials})
+    return found
+
+
+def trial_scores(grid: Grid, cell: Cell, shelf: Shelf, *, rule: str) -> dict[int, float]:
+    """The score of every trial by which `choose_trial` chooses; NaN for those that failed."""
+    return {trial: _mean_score(grid, cell, trial, shelf, rule=rule) for trial in range(grid.search)}
+
+
 def choose_trial(grid: Grid, cell: Cell, shelf: Shelf, *, rule: str) -> int | None:
     """The trial with the best mean over its seeds; ties go to the earlier; None when every trial failed.
 
     rule  source-validation, or leave-one-domain-out: neither looks at the held-out domain
     """
-    scores = {trial: _mean_score(grid, cell, trial, shelf, rule=rule) for trial in range(grid.search)}
+    scores = trial_scores(grid, cell, shelf, rule=rule)
     usable = {trial: score for trial, score in scores.items() if not math.isnan(score)}
     return max(usable, key=lambda trial: (usable[trial], -trial), default=None)
 

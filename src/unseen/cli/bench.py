@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -128,6 +127,14 @@ def bench_command(  # noqa: PLR0917 (one parameter an option)
     work: Annotated[
         Path | None, typer.Option(help="Folder of the jobs, if not OUT/jobs.", rich_help_panel=_WHERE)
     ] = None,
+    latex: Annotated[
+        Path | None,
+        typer.Option(help="Place of the LaTeX tables, if not OUT/table.tex.", rich_help_panel=_WHERE),
+    ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(help="Place of the CSV table, if not OUT/table.csv.", rich_help_panel=_WHERE),
+    ] = None,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try failed jobs again.", rich_help_panel=_WHERE)
     ] = False,
@@ -152,14 +159,21 @@ def bench_command(  # noqa: PLR0917 (one parameter an option)
         raise UsageError("name a grid file or data: unseen bench GRID.toml (see `unseen bench --help`)")
     from unseen.bench.folder import BenchFolder
     from unseen.bench.pool import Where
+    from unseen.cli.bench_outputs import write_all
 
     place = out or default_out(str(source))
     grid = grid_from(source, place, given)
     folder = BenchFolder(place, work)
     where = Where(threads=threads, device=device, data_root=data_root)
     again = shlex.join(["unseen", "bench", "--out", str(place), *(["--work", str(work)] if work else [])])
-    outcome = _run(grid, folder, where, workers=workers, retry=retry_failed, collect=collect, again=again)
-    _show(outcome, folder, as_json=as_json)
+    outcome, grid = _run(
+        grid, folder, where, workers=workers, retry=retry_failed, collect=collect, again=again
+    )
+    found = write_all(grid, folder, outcome, latex=latex, csv=csv)
+    if as_json:
+        print_json(found.values)
+    else:
+        found.print(results())
     if outcome.failed:
         for job, reason in outcome.failed:
             messages().print(f"failed: {job.name} ({folder.work / job.id}): {reason}", soft_wrap=True)
@@ -180,7 +194,7 @@ def _run(
     retry: bool,
     collect: bool,
     again: str,
-) -> Outcome:
+) -> tuple[Outcome, Grid]:
     """Run what is missing under the eyes of the user; Ctrl-C leaves with a line on how to go on."""
     from unseen.bench.runner import bench_state, choose_workers, known_domains, look_at_data, run_bench
     from unseen.cli.bench_view import BenchView
@@ -193,26 +207,11 @@ def _run(
             with LateBar(console) as bar:
                 known = look_at_data(grid, where, progress=bar)
         if collect:
-            return bench_state(known, folder)
+            return bench_state(known, folder), known
         hands = choose_workers(workers, where)
         with BenchView(console, workers=hands) as view:
-            return run_bench(known, folder, workers=hands, where=where, retry_failed=retry, watcher=view)
+            outcome = run_bench(known, folder, workers=hands, where=where, retry_failed=retry, watcher=view)
+        return outcome, known
     except KeyboardInterrupt:
         console.print(f"\nStopped. Finished jobs and rounds are kept; go on with:\n  {again}", soft_wrap=True)
         sys.exit(INTERRUPTED)
-
-
-def _show(outcome: Outcome, folder: BenchFolder, *, as_json: bool) -> None:
-    from unseen.bench.results import write_results
-
-    write_results(folder.results, outcome.results)
-    if as_json:
-        found: dict[str, Any] = {
-            "folder": str(folder.path),
-            "results": [asdict(result) for result in outcome.results],
-            "failed": [{"job": job.id, "name": job.name, "reason": reason} for job, reason in outcome.failed],
-            "missing": [job.id for job in outcome.missing],
-        }
-        print_json(found)
-        return
-    results().print(f"Results: {folder.results}", soft_wrap=True)

@@ -1,0 +1,74 @@
+"""What a bench leaves: results, the search, tables and page in its folder, and what the terminal is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from unseen.bench.finished import Shelf
+from unseen.bench.folder import BenchFolder
+from unseen.bench.grid import Grid
+from unseen.bench.results import as_values, write_results
+from unseen.bench.runner import Outcome
+from unseen.bench.search import search_report
+from unseen.files import write_json
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was found, for people and for machines."""
+
+    folder: BenchFolder
+    outcome: Outcome
+    search: list[dict[str, Any]]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The result for `--json`."""
+        return {
+            "folder": str(self.folder.path),
+            "results": [as_values(result) for result in self.outcome.results],
+            "search": self.search,
+            "failed": [
+                {"job": job.id, "name": job.name, "reason": reason} for job, reason in self.outcome.failed
+            ],
+            "missing": [{"job": job.id, "name": job.name} for job in self.outcome.missing],
+        }
+
+    def print(self, console: Console) -> None:
+        """Show the choices of a search."""
+        for cell in self.search:
+            place = f"{cell['label']}, {cell['held_out']} held out: "
+            console.print(place + _choice(cell), markup=False, soft_wrap=True)
+        if self.outcome.missing:
+            console.print(f"{len(self.outcome.missing)} jobs are still to be run.")
+        console.print(f"Results: {self.folder.results}", soft_wrap=True)
+
+
+def write_all(
+    grid: Grid, folder: BenchFolder, outcome: Outcome, *, latex: Path | None, csv: Path | None
+) -> Written:
+    """Write everything that follows from the finished jobs."""
+    write_results(folder.results, outcome.results)
+    search: list[dict[str, Any]] = []
+    if grid.search and outcome.plan.settled:
+        search = search_report(grid, Shelf(folder.work))
+        write_json(folder.search, search)
+    return Written(folder, outcome, search)
+
+
+def _choice(cell: dict[str, Any]) -> str:
+    """Say what a search chose."""
+    if cell["chosen"] is None:
+        return "every trial failed"
+    best = next(trial for trial in cell["trials"] if trial["trial"] == cell["chosen"])
+    options = {**best["options"]}
+    drawn = {
+        **{key: value for key, value in options.items() if key != "settings"},
+        **options.get("settings", {}),
+    }
+    listed = ", ".join(f"{key} {value}" for key, value in drawn.items()) or "as it is"
+    return f"trial {cell['chosen']} of {len(cell['trials'])} ({listed}), {cell['rule']} {best['score']:.3f}"

@@ -1,0 +1,80 @@
+"""What is seen while a bench runs, and how long it is said to take."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from unseen.bench.grid import jobs
+from unseen.bench.pace import Pace, in_words
+from unseen.bench.worker import Progress
+from unseen.cli.bench_view import BenchView
+
+
+def test_the_pace_is_learnt_by_method():
+    pace = Pace()
+    assert pace.seconds_left([("a", 3)], workers=1) is None
+    pace.add("a", rounds=2, seconds=4.0)
+    pace.add("b", rounds=1, seconds=5.0)
+    assert pace.seconds_a_round("a") == 2.0 and pace.seconds_a_round("b") == 5.0
+    assert pace.seconds_a_round("new") == 3.0, "9 seconds for 3 rounds"
+    left = [("a", 10), ("b", 2), ("new", 10)]
+    assert pace.seconds_left(left, workers=1) == 20 + 10 + 30
+    assert pace.seconds_left(left, workers=2) == 30, "three jobs, the longest takes 30"
+    assert pace.seconds_left([], workers=2) == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(4.4, "4 s"), (89, "89 s"), (100, "2 min"), (7199, "2 h 00 min"), (9000, "2 h 30 min")],
+)
+def test_durations_in_words(seconds, words):
+    assert in_words(seconds) == words
+
+
+def follow(grid, console):
+    """Show a bench of four jobs: one done, one failed, one at work, one waiting."""
+    first, second, third, fourth = jobs(grid)
+    view = BenchView(console, workers=2)
+    with view:
+        view.planned([first, second, third, fourth], [], [])
+        for job in (first, second):
+            view.started(job)
+        view.progressed(first, Progress(0, 2))
+        view.progressed(first, Progress(2, 2, 0.875))
+        view.finished(first)
+        view.failed(second, "it [b]broke[/b]")
+        view.started(third)
+        view.tick()
+        view.progressed(third, Progress(0, 2))
+        view.progressed(third, Progress(1, 2, 0.25))
+        view.tick()
+
+
+def test_a_terminal_shows_a_table(make_grid):
+    text = io.StringIO()
+    follow(make_grid(seeds=(0, 1)), Console(file=text, force_terminal=True, width=100, color_system=None))
+    shown = text.getvalue()
+    for words in (
+        "running",
+        "preparing",
+        "1/2",
+        "0.250",
+        "1/4 jobs done",
+        "1 waiting",
+        "1 failed",
+        "it [b]broke[/b]",
+    ):
+        assert words in shown, shown
+
+
+def test_a_pipe_gets_lines(make_grid):
+    text = io.StringIO()
+    follow(make_grid(seeds=(0, 1)), Console(file=text, width=60))
+    lines = text.getvalue().splitlines()
+    assert lines[0] == "4 jobs to run, 0 done already; 2 at a time"
+    assert lines[1].startswith("done 1/4  fedavg 75 seed 0: 0 s, validation 0.875")
+    assert lines[2] == "failed      ppdg 75 seed 0: it [b]broke[/b]"
+    assert len(lines) == 3
