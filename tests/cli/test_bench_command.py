@@ -9,6 +9,9 @@ import time
 import numpy as np
 import pytest
 
+from unseen.engine import RunFolder
+from unseen.errors import UnseenError
+
 GRID = """
 hold_out = ["west"]
 [common]
@@ -108,6 +111,30 @@ def test_stopped_killed_and_continued(unseen, start_unseen, tmp_path):
         events = [json.loads(line) for line in records.read_text().splitlines()]
         assert [event["round"] for event in events if event["event"] == "round"] == list(range(1, 151))
     assert any('"resume"' in path.read_text() for path in tmp_path.glob("b/jobs/*/records.jsonl"))
+
+
+def test_workers_leave_with_a_killed_bench_in_the_middle_of_a_round(start_unseen, tmp_path):
+    """A round of hours: its worker must not go on unseen, nor keep the folder from those who go on."""
+    write_grid(tmp_path)
+    text = (tmp_path / "grid.toml").read_text()
+    (tmp_path / "grid.toml").write_text(text.replace("batches_per_epoch = 1", "local_epochs = 10_000_000"))
+    process = start_unseen("bench", "grid.toml", "--workers", "1", "--out", "b")
+    _wait(lambda: list(tmp_path.glob("b/jobs/*/records.jsonl")), process)
+    (records,) = tmp_path.glob("b/jobs/*/records.jsonl")
+    process.kill()
+    process.wait()
+    end = time.monotonic() + 60
+    while _is_locked(records.parent):
+        assert time.monotonic() < end, "the worker is still there"
+        time.sleep(0.05)
+
+
+def _is_locked(folder):
+    try:
+        with RunFolder(folder).locked():
+            return False
+    except UnseenError:
+        return True
 
 
 def _rounds(folder):
