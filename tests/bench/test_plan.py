@@ -53,6 +53,8 @@ def test_folds_leave_out_sources_only(make_grid):
     grid = make_grid(domains=("0", "15", "60", "75"))
     job = grid.job("fedavg", "75", 0, sources=["60", "0", "75"])
     assert [fold.left_out for fold in folds(grid, job)] == ["0", "60"]
+    job = grid.job("fedavg", "75", 0, validate_on=["60"])
+    assert [fold.left_out for fold in folds(grid, job)] == ["0", "15"]
 
 
 def test_folds_need_two_sources(make_grid):

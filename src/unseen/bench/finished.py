@@ -95,8 +95,12 @@ def read_finished(folder: Path) -> Finished:
 
 
 def without_domain(evaluations: Sequence[Record], domain: str) -> list[Record]:
-    """Take every score of a domain out of the evaluations."""
+    """Take every score of a held-out domain out of the evaluations, and of groups with its samples."""
     return [
-        {**record, "scores": [score for score in record["scores"] if score["domain"] != domain]}
+        {
+            **record,
+            "scores": [score for score in record["scores"] if score["domain"] != domain],
+            "groups": [score for score in record.get("groups", ()) if score["split"] != "target"],
+        }
         for record in evaluations
     ]

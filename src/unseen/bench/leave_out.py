@@ -20,7 +20,8 @@ from unseen.evaluation import PRIMARY, mean_metric, select
 def folds(grid: Grid, job: Job) -> list[Job]:
     """The runs that choose the round of `job`: one for every source domain, with that domain held out too."""
     among = job.config.sources or grid.domains
-    sources = [domain for domain in grid.domains if domain in among and domain != job.held_out]
+    kept = (job.held_out, *job.config.validate_on)
+    sources = [domain for domain in grid.domains if domain in among and domain not in kept]
     if len(sources) < 2:
         raise UsageError(
             f"leave-one-domain-out needs at least two source domains beside {job.held_out}; "

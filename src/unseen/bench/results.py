@@ -17,6 +17,7 @@ from unseen.bench.folder import BenchFolder
 from unseen.bench.grid import LEAVE_ONE_DOMAIN_OUT, Grid
 from unseen.bench.leave_out import choose_round
 from unseen.bench.plan import Entry, Plan, make_plan
+from unseen.config import BY_DOMAINS
 from unseen.engine import Record
 from unseen.errors import UnseenError
 from unseen.evaluation import mean_metric, select
@@ -28,7 +29,7 @@ class JobResult:
     """A finished job.
 
     accuracy     selection rule -> metric on the held-out domain: "source-validation", "last", "oracle", and
-                 "leave-one-domain-out" where that was run; NaN where the metric is not defined
+                 "leave-one-domain-out" and "validation-domains" where they were asked for; NaN = not defined
     in_domain    metric on test samples of the source domains; None where none were kept
     curve        metric on the held-out domain after every evaluated round
     metric       what the numbers are: "accuracy" or "pearson_r"
@@ -123,7 +124,7 @@ def _collected(entry: Entry, run: Finished, shelf: Shelf) -> JobResult:
         bytes_down=run.result["bytes_down"],
         metric=run.metric,
         job=job.id,
-        worst_group=metrics["target"].get("worst_group"),
+        worst_group=metrics.get("worst_group", {}).get(run.metric),
     )
 
 
@@ -141,6 +142,8 @@ def chosen_rounds(entry: Entry, shelf: Shelf) -> dict[str, int | None]:
         "last": _round(select(blind, "last", run.task)),
         "oracle": _round(select(run.evaluations, "oracle", run.task)),
     }
+    if entry.job.config.validate_on:
+        rounds[BY_DOMAINS] = _round(select(blind, "validation-domains", run.task))
     folds = shelf.get_all(entry.folds) if shelf.holds(entry.judged) else None
     return {**rounds, LEAVE_ONE_DOMAIN_OUT: choose_round(held_out, folds)} if folds else rounds
 

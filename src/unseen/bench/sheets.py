@@ -12,7 +12,7 @@ from unseen.report.wording import NOTHING, is_share, metric_name
 
 MARKS = {"better": "*", "worse": "†", "": ""}
 PUBLISHED = " (published)"
-RULE_WORDS = {**RULES, "validation-domains": "validation domains", "none": "nothing, or one round"}
+RULE_WORDS = {**RULES, "none": "nothing, or one round"}
 """How rounds are chosen, our rules and those that papers have besides."""
 
 

@@ -14,6 +14,7 @@ from unseen.report.wording import METHOD_NAMES
 RULES = {
     "source-validation": "source validation",
     "leave-one-domain-out": "leave-one-domain-out",
+    "validation-domains": "validation domains",
     "last": "last round",
     "oracle": "oracle",
 }
@@ -21,6 +22,7 @@ RULES = {
 RULE_MEANINGS = {
     "source-validation": "the round was chosen by the sources' own validation data (honest)",
     "leave-one-domain-out": "the round was chosen by runs that left out one more source each (honest)",
+    "validation-domains": "the round was chosen by domains that were kept for this alone (honest)",
     "last": "no round was chosen",
     "oracle": "the round was chosen with the labels of the held-out domain, which nobody has in practice "
     "(optimistic; only for comparing with papers that do so)",

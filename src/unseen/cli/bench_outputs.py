@@ -11,6 +11,8 @@ from rich.console import Console
 from unseen.bench.finished import Shelf
 from unseen.bench.folder import BenchFolder
 from unseen.bench.grid import Grid
+from unseen.bench.render import to_terminal
+from unseen.bench.report import Outputs, write_outputs
 from unseen.bench.results import as_values, write_results
 from unseen.bench.runner import Outcome
 from unseen.bench.search import search_report
@@ -24,11 +26,13 @@ class Written:
     folder: BenchFolder
     outcome: Outcome
     search: list[dict[str, Any]]
+    outputs: Outputs | None
 
     @property
     def values(self) -> dict[str, Any]:
         """The result for `--json`."""
         return {
+            **(self.outputs.values if self.outputs else {}),
             "folder": str(self.folder.path),
             "results": [as_values(result) for result in self.outcome.results],
             "search": self.search,
@@ -39,25 +43,34 @@ class Written:
         }
 
     def print(self, console: Console) -> None:
-        """Show the choices of a search."""
+        """Show the tables, what is significant in words, the choices of a search, and where the page is."""
+        if self.outputs:
+            for sheet in self.outputs.sheets:
+                console.print(to_terminal(sheet))
+            for words in self.outputs.sentences:
+                console.print(f"{words}.", markup=False, soft_wrap=True)
         for cell in self.search:
             place = f"{cell['label']}, {cell['held_out']} held out: "
             console.print(place + _choice(cell), markup=False, soft_wrap=True)
         if self.outcome.missing:
             console.print(f"{len(self.outcome.missing)} jobs are still to be run.")
-        console.print(f"Results: {self.folder.results}", soft_wrap=True)
+        if self.outputs:
+            console.print(f"Page: {self.outputs.page}", soft_wrap=True)
 
 
 def write_all(
     grid: Grid, folder: BenchFolder, outcome: Outcome, *, latex: Path | None, csv: Path | None
 ) -> Written:
-    """Write everything that follows from the finished jobs."""
+    """Write everything that follows from the finished jobs; without any there are no tables."""
     write_results(folder.results, outcome.results)
     search: list[dict[str, Any]] = []
     if grid.search and outcome.plan.settled:
         search = search_report(grid, Shelf(folder.work))
         write_json(folder.search, search)
-    return Written(folder, outcome, search)
+    outputs = None
+    if outcome.results:
+        outputs = write_outputs(folder.path, grid, outcome.results, work=folder.work, latex=latex, csv=csv)
+    return Written(folder, outcome, search, outputs)
 
 
 def _choice(cell: dict[str, Any]) -> str:
