@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 from browsing import check
 from unseen.bench.figures import BENCH_FIGURES, draw_bench
@@ -19,6 +21,7 @@ from unseen.bench.results import read_results, write_results
 from unseen.bench.shown import Shown
 from unseen.bench.study import studies
 from unseen.bench.varied import value_text, varied_settings
+from unseen.cli.main import app
 from unseen.errors import UsageError
 
 HONEST = "source-validation"
@@ -49,6 +52,22 @@ def test_outputs_are_a_function_of_the_results(grid_of, results_of, tmp_path):
     again = write_outputs(tmp_path / "two" / "one", grid, read_results(tmp_path / "results.jsonl"))
     for name in ("page", "markdown", "latex", "csv"):
         assert getattr(first, name).read_text() == getattr(again, name).read_text(), name
+
+
+def test_the_report_command_writes_a_bench_again(grid_of, results_of, tmp_path):
+    made = write_outputs(tmp_path / "bench", grid_of(), results_of(grid_of()))
+    grid_of().save(tmp_path / "bench" / "bench.toml")
+    write_results(tmp_path / "bench" / "results.jsonl", results_of(grid_of()))
+    before = made.page.read_text()
+    made.page.unlink()
+    done = CliRunner().invoke(
+        app, ["report", str(tmp_path / "bench"), "--figures", str(tmp_path / "png"), "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    assert made.page.read_text() == before
+    told = json.loads(done.stdout)
+    assert told["pages"][0] == str(made.page)
+    assert len(told["figures"]) == len(list((tmp_path / "png").glob("*.png"))) == 7
 
 
 def test_what_the_caller_is_told(grid_of, results_of, tmp_path):

@@ -9,11 +9,12 @@ from typing import Any
 
 from unseen.bench.csv_file import to_csv
 from unseen.bench.figures import draw_bench
+from unseen.bench.folder import BenchFolder
 from unseen.bench.grid import Grid
 from unseen.bench.overview import Overview, make_overview
 from unseen.bench.page import bench_page, headline
 from unseen.bench.render import latex_file, to_markdown
-from unseen.bench.results import JobResult
+from unseen.bench.results import JobResult, read_results
 from unseen.bench.sheets import Sheet
 from unseen.bench.shown import Shown
 from unseen.errors import unknown_name
@@ -96,6 +97,17 @@ def write_outputs(
         tests = [each.statistics_sheets[first]] if first in each.statistics_sheets else []
         shown += [each.table_sheets[first], each.rules_sheet, *tests]
     return Outputs(page, markdown, latex, csv, tuple(shown), tuple(overview.sentences), overview)
+
+
+def rewrite_bench(folder: Path, *, figures: Path | None = None) -> tuple[Outputs, list[Path]]:
+    """Write a bench folder's outputs again from its grid and results, without its jobs or its data.
+
+    figures  also write every figure as a picture into this folder
+    """
+    place = BenchFolder(folder)
+    grid, results = Grid.from_toml(place.grid), read_results(place.results)
+    drawn = write_bench_figures(grid, results, figures) if figures else []
+    return write_outputs(folder, grid, results), drawn
 
 
 def write_bench_figures(

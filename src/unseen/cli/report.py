@@ -1,4 +1,4 @@
-"""`unseen report`: write a run's page again, or compare runs on one page."""
+"""`unseen report`: write a run's or a bench's page again, or compare runs on one page."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ import typer
 from unseen.cli.console import print_json, results
 from unseen.errors import UsageError
 
+GRID = "bench.toml"
+
 
 def report_command(
-    runs: Annotated[list[Path], typer.Argument(help="One run folder, or several to compare.")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="One run folder or bench folder, or several runs to compare.")
+    ],
     out: Annotated[
         Path | None, typer.Option(help="Where to write the page that compares several runs.")
     ] = None,
@@ -27,14 +31,43 @@ def report_command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the paths as JSON.")] = False,
 ) -> None:
-    """Write the report page of a run from its records, or one page that compares several runs.
+    """Write the report page of a run or a bench from its records, or one page that compares several runs.
 
     Examples:
 
         unseen report runs/rotated-digits-75-fedavg-0 --figures figures
 
+        unseen report my_bench --figures figures
+
         unseen report demo/fedavg demo/deepall --out comparison.html
     """
+    if any((folder / GRID).is_file() for folder in runs):
+        written, pictures = _bench(runs, figures, features=features)
+    else:
+        written, pictures = _runs(runs, out, figures, features=features)
+    if as_json:
+        print_json({"pages": [str(page) for page in written], "figures": [str(path) for path in pictures]})
+        return
+    for path in (*written, *pictures):
+        results().print(str(path), soft_wrap=True)
+
+
+def _bench(folders: list[Path], figures: Path | None, *, features: bool) -> tuple[list[Path], list[Path]]:
+    """The page and tables of one bench folder."""
+    if len(folders) > 1 or features:
+        raise UsageError(
+            f"{folders[0]}: a bench folder is shown alone; --features takes a single run's folder"
+        )
+    from unseen.bench.report import rewrite_bench
+
+    made, pictures = rewrite_bench(folders[0], figures=figures)
+    return [made.page, made.markdown, made.latex, made.csv], pictures
+
+
+def _runs(
+    runs: list[Path], out: Path | None, figures: Path | None, *, features: bool
+) -> tuple[list[Path], list[Path]]:
+    """The page of one run, or of several compared."""
     from unseen.report import write_comparison, write_figures, write_report
 
     if features:
@@ -49,8 +82,4 @@ def report_command(
     else:
         pages = [write_comparison(runs, out)]
     pictures = [path for run in runs for path in write_figures(run, figures / run.name)] if figures else []
-    if as_json:
-        print_json({"pages": [str(page) for page in pages], "figures": [str(path) for path in pictures]})
-        return
-    for path in (*pages, *pictures):
-        results().print(str(path), soft_wrap=True)
+    return pages, pictures
