@@ -46,7 +46,7 @@ def final_record(workspace: Workspace, selected_round: int) -> Record:
                 confusion.append({"domain": domain, "matrix": tally.confusion.tolist()})
     if experiment.data.task == "regression":
         return {**record, "scatter": _scatter(workspace)}
-    pictures = experiment.data.is_image and experiment.data.inputs.dtype == np.uint8
+    pictures = experiment.data.is_image and not experiment.data.is_measured
     examples = _examples(workspace) if pictures else []
     return {**record, "confusion": confusion, "examples": examples}
 

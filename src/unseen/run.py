@@ -189,6 +189,7 @@ class _Run:
             held_out=setup.config.hold_out,
             run_id=setup.run_id,
             sources=experiment.federation.sources,
+            measured=experiment.data.is_measured,
         )
 
     def _start_facts(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from unseen.federation import (
 )
 from unseen.methods import METHODS, make_method
 from unseen.methods.base import Method
-from unseen.models import ModelFacts, build_model
+from unseen.models import ModelFacts, Network, build_model
 from unseen.privacy import PlannedRun, make_protection
 from unseen.training import Preparation, TrainingPlan, check_precision
 
@@ -90,6 +90,7 @@ def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = No
         encoding = fit_encoding(data, rows, statistics=cast(Any, config.table_statistics))
         data = encode(data, encoding)
     _check_batch_size(config, federation)
+    _check_augmentation(config, data)
 
     config = config.resolved(
         task=data.task,
@@ -109,7 +110,7 @@ def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = No
         network=network,
         plan=_plan(config),
         prepare=Preparation(
-            normalise=Normalise(mean=network.pixel_mean, std=network.pixel_std),
+            normalise=_normalisation(data, network),
             augmentation=cast(str, config.augment),
             device=device,
             precision=cast(Any, config.precision),
@@ -221,5 +222,19 @@ def _default_model(data: DataSet) -> str:
 
 
 def _default_augmentation(data: DataSet) -> str:
-    """Augment photographs; small digits and tables stay as they are."""
-    return "standard" if data.is_image and data.input_shape[-1] > 32 else "none"
+    """Augment photographs; small digits, measured values and tables stay as they are."""
+    photographs = data.is_image and not data.is_measured and data.input_shape[-1] > 32
+    return "standard" if photographs else "none"
+
+
+def _normalisation(data: DataSet, network: Network) -> Normalise:
+    """How the network wants pixels; measured values come normalised already."""
+    return Normalise() if data.is_measured else Normalise(mean=network.pixel_mean, std=network.pixel_std)
+
+
+def _check_augmentation(config: RunConfig, data: DataSet) -> None:
+    if data.is_measured and config.augment not in (None, "none"):
+        raise UsageError(
+            f"--augment {config.augment} changes pixels of 8 bits; {data.name} holds measured values: "
+            "use --augment none"
+        )

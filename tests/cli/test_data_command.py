@@ -153,3 +153,25 @@ def test_the_table_adapts_to_a_narrow_screen() -> None:
     narrow = shown(counts, 79)
     assert "smallest class" in narrow
     assert max(map(len, narrow.splitlines())) <= 79
+
+
+def test_a_release_s_own_split_and_groups_are_shown(unseen, tmp_path: Path) -> None:
+    folder = tmp_path / "camelyon17_v1.0"
+    rows = ["row,patient,node,x_coord,y_coord,tumor,slide,center,split"]
+    for center in range(5):
+        for tumor in (0, 1):
+            slide = f"patient_00{center}_node_0"
+            (folder / "patches" / slide).mkdir(parents=True, exist_ok=True)
+            picture = Image.fromarray(np.zeros((6, 6, 3), np.uint8))
+            picture.save(folder / "patches" / slide / f"patch_{slide}_x_{tumor}_y_0.png")
+            rows.append(f"{len(rows)},00{center},0,{tumor},0,{tumor},{center},{center},0")
+    (folder / "metadata.csv").write_text("\n".join(rows), encoding="utf-8")
+    answer = unseen("data", "check", "camelyon17", "--data-root", tmp_path)
+    assert answer.code == 0
+    assert "held out unless you name others: hospital_2" in answer.out
+    assert "kept to choose the round: hospital_1" in answer.out
+    assert "groups, of which the worst is told: hospital_0, hospital_1" in answer.out
+    assert line_with("Training can start", answer.out).endswith("example: unseen train camelyon17")
+    told = json.loads(unseen("data", "check", "camelyon17", "--data-root", tmp_path, "--json").out)
+    assert told["hold_out"] == ["hospital_2"]
+    assert told["validate_on"] == ["hospital_1"]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from file_server import FileServer, serving
-from unseen.data import DataRequest, load_data
+from unseen.data import DataRequest, list_sources, load_data
 from unseen.data.digit_files import MNIST, SVHN, USPS, mnist_arrays, usps_arrays
 from unseen.data.fetch import RemoteFile, fetch_file
 from unseen.data.obtain import Download, Obtain, get_data
@@ -272,9 +272,9 @@ class TestGet:
         assert "vlcs/DOMAIN/CLASS" in outcome.explained.put
 
     def test_every_set_with_files_says_how_to_come_by_them(self):
-        for name in SOURCES:
-            obtain = SOURCES[name].obtain
-            assert obtain is None or (obtain.licence and obtain.where and obtain.put), name
+        for name, source in list_sources():
+            told = source.obtain
+            assert told is None or (told.licence and told.where and told.put), name
 
     def test_wrong_use(self, tmp_path):
         with pytest.raises(UsageError, match="Did you mean 'vlcs'"):

@@ -93,3 +93,11 @@ def test_undoing_gives_the_scaled_image_back(values: list[tuple[float, float]]) 
     torch.testing.assert_close(normalise.undo(normalise.finish(scaled)), scaled, atol=1e-5, rtol=1e-5)
     grey = Normalise(mean=(0.3,), std=(0.2,))
     torch.testing.assert_close(grey.undo(grey.finish(scaled)), scaled)
+
+
+def test_measured_values_pass_only_where_nothing_would_change_them() -> None:
+    values = torch.randn(2, 8, 3, 3, generator=torch.Generator().manual_seed(0))
+    assert Normalise()(values) is values
+    assert Normalise().finish(values) is values
+    with pytest.raises(ValueError, match="expected uint8 images"):
+        Normalise(mean=(0.5,))(values)

@@ -14,18 +14,21 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from unseen.data.decode import DECODER_VERSION, Pixels, UnreadableImageError, decode_image, in_parallel
+from unseen.data.decode import RGB, ImageForm, UnreadableImageError, in_parallel
 from unseen.data.scan import ImageFile
 from unseen.data.sources import Progress, no_progress
 from unseen.errors import UnseenError
 from unseen.files import write_atomically, write_text
 
 _LEFTOVER_SECONDS = 24 * 3600
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class DecodedImages:
     note        what a user should know about the cache; empty when all went well
     """
 
-    images: Pixels
+    images: Array
     unreadable: dict[str, str]
     digest: str
     note: str = ""
@@ -53,17 +56,22 @@ def cache_folder() -> Path:
 
 
 def decoded_images(
-    folder: Path, files: Sequence[ImageFile], *, size: int, progress: Progress = no_progress
+    folder: Path,
+    files: Sequence[ImageFile],
+    *,
+    size: int,
+    progress: Progress = no_progress,
+    form: ImageForm = RGB,
 ) -> DecodedImages:
     """Open the decoded form of these files from the cache, or decode them into it.
 
     Where the cache cannot be written (a full disk, a read-only home) the images are kept in memory.
     """
-    entry = _Entry(folder, files, size)
+    entry = _Entry(folder, files, size, form)
     found = entry.read()
     if found is not None:
         return found
-    decoding = _Decoding(folder, files, size, progress)
+    decoding = _Decoding(folder, files, size, form, progress)
     try:
         entry.write(decoding)
     except (OSError, UnseenError) as error:
@@ -79,13 +87,15 @@ def decoded_images(
 class _Decoding:
     """Decodes the files, remembering those that cannot be."""
 
-    def __init__(self, folder: Path, files: Sequence[ImageFile], size: int, progress: Progress) -> None:
-        self.folder, self.files, self.size, self.progress = folder, files, size, progress
+    def __init__(
+        self, folder: Path, files: Sequence[ImageFile], size: int, form: ImageForm, progress: Progress
+    ) -> None:
+        self.folder, self.files, self.size, self.form, self.progress = folder, files, size, form, progress
         self.unreadable: dict[str, str] = {}
 
-    def in_memory(self) -> Pixels:
+    def in_memory(self) -> Array:
         """Decode into an ordinary array."""
-        kept = np.empty((len(self.files), self.size, self.size, 3), np.uint8)
+        kept = np.empty((len(self.files), self.size, self.size, self.form.channels), self.form.dtype)
         count = 0
         for image in self.images():
             if image is not None:
@@ -93,10 +103,11 @@ class _Decoding:
                 count += 1
         return kept[:count]
 
-    def images(self) -> Iterator[Pixels | None]:
+    def images(self) -> Iterator[Array | None]:
         """Yield each file's pixels in order, None for an unreadable one."""
         self.unreadable.clear()
-        results = in_parallel(lambda file: _try_decode(self.folder / file.name, self.size), self.files)
+        decode = partial(_try_decode, size=self.size, form=self.form)
+        results = in_parallel(lambda file: decode(self.folder / file.name), self.files)
         for done, (file, result) in enumerate(zip(self.files, results, strict=True), start=1):
             if isinstance(result, str):
                 self.unreadable[file.name] = result
@@ -108,11 +119,11 @@ class _Decoding:
 class _Entry:
     """One data folder at one image size in the cache: the pixels (.npy) and their description (.json)."""
 
-    def __init__(self, folder: Path, files: Sequence[ImageFile], size: int) -> None:
+    def __init__(self, folder: Path, files: Sequence[ImageFile], size: int, form: ImageForm) -> None:
         place = folder.resolve()
-        self.folder, self.files, self.size = folder, files, size
-        self.family = _hash([str(place), size])
-        key = _hash([DECODER_VERSION, *((file.name, file.size, file.changed) for file in files)])
+        self.folder, self.files, self.size, self.form = folder, files, size, form
+        self.family = _hash([str(place), size, *([] if form is RGB else [form.name])])
+        key = _hash([form.version, *((file.name, file.size, file.changed) for file in files)])
         self.pixels = cache_folder() / f"{self.family}-{key}.npy"
         self.description = self.pixels.with_suffix(".json")
 
@@ -122,13 +133,14 @@ class _Entry:
             described: dict[str, Any] = json.loads(self.description.read_text(encoding="utf-8"))
             unreadable = dict(described["unreadable"])
             images = np.load(self.pixels, mmap_mode="r")
-            shape = (len(self.files) - len(unreadable), self.size, self.size, 3)
-            if images.shape != shape or images.dtype != np.uint8:
+            shape = (len(self.files) - len(unreadable), self.size, self.size, self.form.channels)
+            if images.shape != shape or images.dtype != self.form.dtype:
                 return None
             found = DecodedImages(images, unreadable, str(described["digest"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        repaired = any(not isinstance(_try_decode(self.folder / name, self.size), str) for name in unreadable)
+        decode = partial(_try_decode, size=self.size, form=self.form)
+        repaired = any(not isinstance(decode(self.folder / name), str) for name in unreadable)
         return None if repaired else found
 
     def write(self, decoding: _Decoding) -> None:
@@ -145,7 +157,7 @@ class _Entry:
             start = self._write_header(out, len(self.files))
             for image in decoding.images():
                 if image is not None:
-                    pixels = np.ascontiguousarray(image).data
+                    pixels = np.ascontiguousarray(image, self.form.dtype).data
                     out.write(pixels)
                     digest.update(pixels)
             out.seek(0)
@@ -153,7 +165,8 @@ class _Entry:
                 raise AssertionError("the header of a .npy file changed its length")
 
     def _write_header(self, out: IO[bytes], count: int) -> int:
-        header = {"descr": "|u1", "fortran_order": False, "shape": (count, self.size, self.size, 3)}
+        shape = (count, self.size, self.size, self.form.channels)
+        header = {"descr": self.form.dtype, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(out, header)
         return out.tell()
 
@@ -169,9 +182,9 @@ class _Entry:
                     leftover.unlink()
 
 
-def _try_decode(path: Path, size: int) -> Pixels | str:
+def _try_decode(path: Path, *, size: int, form: ImageForm) -> Array | str:
     try:
-        return decode_image(path, size)
+        return form.read(path, size)
     except UnreadableImageError as error:
         return str(error)
 

@@ -32,7 +32,8 @@ class Column:
 class DataSet:
     """Samples, targets and the domain of each sample.
 
-    inputs      uint8 (n, height, width, channels) for images, float32 (n, columns) for tables
+    inputs      uint8 (n, height, width, channels) for images, float32 (n, columns) for tables;
+                float32 images are measured values, normalised already and given to networks as they are
     targets     int64 class numbers, or float32 values for regression
     domain_of   for each sample the position of its domain in `domains`
     classes     class names in the order of their numbers; empty for regression
@@ -76,6 +77,11 @@ class DataSet:
     def is_image(self) -> bool:
         """Whether samples are pictures (else rows of a table)."""
         return self.inputs.ndim == 4
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether samples are images of measured values, which are neither scaled nor augmented."""
+        return self.is_image and self.inputs.dtype != np.uint8
 
     @property
     def input_shape(self) -> tuple[int, ...]:

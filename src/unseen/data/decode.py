@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,9 +31,26 @@ class UnreadableImageError(Exception):
     """An image file that cannot be decoded; the text is the reason."""
 
 
+@dataclass(frozen=True)
+class ImageForm:
+    """What files are decoded to: how one is read at a size, its channels and their type.
+
+    version  raised whenever the same file would give other values, so that old caches are not used
+    """
+
+    name: str
+    read: Callable[[Path, int], npt.NDArray[Any]]
+    channels: int
+    dtype: str
+    version: int
+
+
 def decode_image(path: Path, size: int) -> Pixels:
     """Decode one file to (size, size, 3)."""
     return _read(path, lambda image: _square(image, size), target=size)
+
+
+RGB = ImageForm("rgb", decode_image, channels=3, dtype="|u1", version=DECODER_VERSION)
 
 
 def describe_image(path: Path) -> str:

@@ -1,5 +1,5 @@
 """Importing this module enters every named data set into SOURCES."""
 
-from unseen.data import benchmarks, digits, office_caltech_home, rotated
+from unseen.data import benchmarks, camelyon17, digits, fmow, office_caltech_home, povertymap, rotated
 
-__all__ = ["benchmarks", "digits", "office_caltech_home", "rotated"]
+__all__ = ["benchmarks", "camelyon17", "digits", "fmow", "office_caltech_home", "povertymap", "rotated"]

@@ -14,7 +14,7 @@ from torch import Tensor
 class Normalise:
     """Per-channel mean and standard deviation on the scale 0..1; one value serves all channels.
 
-    The defaults leave images on the scale 0..1. Rows of a table pass unchanged.
+    The defaults leave images on the scale 0..1, and float images as they are. Rows of a table pass unchanged.
     """
 
     mean: tuple[float, ...] = (0.0,)
@@ -34,7 +34,7 @@ class Normalise:
             factors = [1 / (255 * std) for std in self.std]
             own = inputs.to(torch.float32)
             return self._multiply_add(own, factors, out=own)
-        if inputs.ndim == 4:
+        if inputs.ndim == 4 and not self._changes_nothing:
             raise ValueError("expected uint8 images; floats on the scale 0..1 go through finish()")
         return inputs
 
@@ -44,13 +44,13 @@ class Normalise:
 
     def finish(self, images: Tensor) -> Tensor:
         """Normalise float images on the scale 0..1, the second half; tables pass unchanged."""
-        if images.ndim != 4 or (not any(self.mean) and all(std == 1 for std in self.std)):
+        if images.ndim != 4 or self._changes_nothing:
             return images
         return self._multiply_add(images, [1 / std for std in self.std])
 
     def undo(self, images: Tensor) -> Tensor:
         """Bring normalised images back to the scale 0..1, the way back from `finish`."""
-        if images.ndim != 4 or (not any(self.mean) and all(std == 1 for std in self.std)):
+        if images.ndim != 4 or self._changes_nothing:
             return images
         mean, std = (images.new_tensor(values).view(1, -1, 1, 1) for values in (self.mean, self.std))
         return torch.addcmul(mean, images, std)
@@ -63,6 +63,10 @@ class Normalise:
     def from_dict(cls, values: Mapping[str, Any]) -> Normalise:
         """Take the values back from `to_dict`."""
         return cls(mean=tuple(map(float, values["mean"])), std=tuple(map(float, values["std"])))
+
+    @property
+    def _changes_nothing(self) -> bool:
+        return not any(self.mean) and all(std == 1 for std in self.std)
 
     def _multiply_add(self, images: Tensor, factors: Sequence[float], out: Tensor | None = None) -> Tensor:
         channels, width = images.shape[1], images.shape[3]

@@ -31,7 +31,9 @@ def export_facts(saved: SavedModel, to: str) -> dict[str, Any]:
 
 def _image_input(card: ModelCard, complete: bool) -> dict[str, Any]:
     channels, height, width = card.input_shape
-    if complete:
+    if card.measured:
+        values = "as in the training data: measured values, normalised already"
+    elif complete:
         values = "0 to 255; scaling and normalisation are part of the model"
     else:
         values = "(pixel / 255 - mean) / std, per channel"

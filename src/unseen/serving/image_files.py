@@ -51,6 +51,11 @@ def image_input(card: ModelCard) -> tuple[int, int]:
     if len(card.input_shape) != 3:
         raise UsageError(f"model {card.model!r} was trained on rows of a table, not on images")
     channels, height, width = card.input_shape
+    if card.measured:
+        raise UnseenError(
+            f"model {card.model!r} was trained on measured values ({card.data}), not on image files: use "
+            "SavedModel.outputs with arrays"
+        )
     if channels not in (1, 3) or height != width:
         raise UnseenError(
             f"model {card.model!r} takes images of {height}x{width} pixels and {channels} channels; files "

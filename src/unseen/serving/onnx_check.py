@@ -28,9 +28,9 @@ def example_inputs(saved: SavedModel, folder: Path) -> tuple[Tensor, str]:
         return as_batch(recorded), f"{len(recorded)} held-out images"
     shape = (INVENTED, *saved.card.input_shape)
     generator = torch_generator(0, "inputs to check an export")
-    if len(saved.card.input_shape) == 3:
+    if len(saved.card.input_shape) == 3 and not saved.card.measured:
         return torch.randint(256, shape, generator=generator, dtype=torch.uint8), f"{INVENTED} noise images"
-    return torch.randn(shape, generator=generator), f"{INVENTED} random rows"
+    return torch.randn(shape, generator=generator), f"{INVENTED} random inputs"
 
 
 def compare(saved: SavedModel, file: Path, inputs: Tensor) -> float:

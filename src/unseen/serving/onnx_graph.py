@@ -36,7 +36,8 @@ class ServedNetwork(nn.Module):
         self.network, self.task = saved.network, card.task
         self.is_image = len(card.input_shape) == 3
         self.target_mean, self.target_std = card.target_scale
-        factors = [1 / (255 * std) for std in card.pixel_std]
+        largest = 1 if card.measured else 255
+        factors = [1 / (largest * std) for std in card.pixel_std]
         offsets = [-mean / std for mean, std in zip(card.pixel_mean, card.pixel_std, strict=True)]
         self.register_buffer("factor", torch.tensor(factors).view(1, -1, 1, 1))
         self.register_buffer("offset", torch.tensor(offsets).view(1, -1, 1, 1))

@@ -28,6 +28,7 @@ class ModelCard:
 
     encoding  how rows of a table become inputs (None for images)
     sources   the domains that the model was trained on
+    measured  whether its images are measured values, float32 and normalised already, in place of bytes
     """
 
     model: str
@@ -44,6 +45,7 @@ class ModelCard:
     held_out: tuple[str, ...]
     run_id: str
     sources: tuple[str, ...] = ()
+    measured: bool = False
 
     @property
     def normalise(self) -> Normalise:
