@@ -23,7 +23,7 @@ ORDER = (
     {"engine"},
     {"config"},
     {"report", "serving", "published"},
-    {"setup", "outcome", "run", "features", "api"},
+    {"setup", "beforehand", "outcome", "run", "features", "api"},
     {"bench"},
     {"recipes"},
     {"cli", "__main__"},

@@ -25,8 +25,11 @@ from unseen.evaluation import (
     predict_batches,
     select,
 )
+from unseen.privacy import Leaving, Left, totals
 from unseen.randomness import numpy_generator
 
+SCATTER = "targets of samples with their predictions, for the report"
+PICTURES = "example images, for the report"
 EXAMPLES = 12
 SCATTER_POINTS = 500
 
@@ -44,11 +47,24 @@ def final_record(workspace: Workspace, selected_round: int) -> Record:
             entry["per_class"] = dict(zip(experiment.data.classes, tally.per_class(), strict=True))
             if split == "target":
                 confusion.append({"domain": domain, "matrix": tally.confusion.tolist()})
+    shown = Left()
     if experiment.data.task == "regression":
-        return {**record, "scatter": _scatter(workspace)}
+        scatter = _scatter(workspace)
+        for plot in scatter:
+            numbers = 2 * len(plot["truth"])
+            shown.add(plot["domain"], [Leaving(SCATTER, numbers, 8 * numbers)])
+        return {**record, "scatter": scatter, "left": record["left"] + shown.entries()}
     pictures = experiment.data.is_image and not experiment.data.is_measured
     examples = _examples(workspace) if pictures else []
-    return {**record, "confusion": confusion, "examples": examples}
+    if examples:
+        sizes = sum(len(example["png"]) * 3 // 4 for example in examples)
+        shown.add(examples[0]["domain"], [Leaving(PICTURES, len(examples), sizes)])
+    return {
+        **record,
+        "confusion": confusion,
+        "examples": examples,
+        "left": record["left"] + shown.entries(),
+    }
 
 
 def make_result(records: Sequence[Record], *, selection: Selection, task: Task) -> dict[str, Any]:
@@ -79,6 +95,7 @@ def make_result(records: Sequence[Record], *, selection: Selection, task: Task) 
         "target_domains": {score["domain"]: score["metrics"] for score in targets},
         "bytes_up": sum(record["bytes_up"] for record in rounds),
         "bytes_down": sum(record["bytes_down"] for record in rounds),
+        "left": totals(records),
     }
 
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 
 from unseen import __version__
+from unseen.beforehand import left_beforehand
 from unseen.config import RunConfig
 from unseen.data import DataSet
 from unseen.engine import (
@@ -157,7 +158,8 @@ class _Run:
             "rounds": config.rounds,
             **outcome,
             "seconds": round(self.checkpoint.seconds, 3),
-            "privacy": self._what_left(),
+            "privacy": list(dict.fromkeys(line["kind"] for line in outcome["left"])),
+            "protection": self._protection(),
         }
         tensors = self.flat.layout.tensors(self.checkpoint.selected)
         save_model(self.folder.model, tensors, self._card())
@@ -166,11 +168,11 @@ class _Run:
             write_report(self.folder.path)
         return RunResult(self.folder.path, values)
 
-    def _what_left(self) -> list[str]:
-        """The kinds of values that left clients, preparation and evaluation included."""
-        encoding = self.setup.encoding
-        prepared = ["sums and level counts of table columns"] if encoding else []
-        return [*prepared, *self.setup.experiment.method.sends, "validation metrics"]
+    def _protection(self) -> dict[str, Any]:
+        """How updates were protected, in words and numbers."""
+        protection = self.setup.experiment.protection
+        spent = protection.spent(self.checkpoint.protection)
+        return {"name": protection.name, "statement": protection.statement(), **spent}
 
     def _card(self) -> ModelCard:
         setup, experiment = self.setup, self.setup.experiment
@@ -227,6 +229,7 @@ class _Run:
                 for client in clients
             ],
             "client_count": len(federation),
+            "left": left_beforehand(self.setup),
             "held_out": self.setup.config.hold_out,
             **self._validation_domains(),
         }

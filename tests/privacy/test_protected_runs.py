@@ -61,7 +61,7 @@ def test_the_record_says_what_left_and_how(digits):
         assert lines["number of samples"]["protected"].startswith("masked")
         assert lines["encrypted shares"]["protected"].startswith("encrypted")
         assert "diagnostics" not in lines and record["diagnostics"] == {}
-        assert all(line["clients"] == "all" for line in lines.values())
+        assert all(line["from"] == "all" for line in lines.values())
         assert record["bytes_up"] == 5 * sum(line["bytes"] for line in lines.values())
     assert any("secure-sum: a client sends" in note for note in records[0]["data"]["notes"])
 
@@ -110,8 +110,9 @@ def test_a_client_that_diverges_is_left_out_of_the_sum(make_experiment, go, monk
     (fault,) = (record for record in records.entries if record["event"] == "fault")
     assert fault["client"] == "b" and "NaN" in fault["reason"]
     (record,) = (record for record in records.entries if record["event"] == "round")
-    (line,) = (line for line in record["left"] if line["kind"] == "model weights")
-    assert line["clients"] == ["a", "c"], "what is withheld has not left"
+    lines = {line["kind"]: line["from"] for line in record["left"]}
+    assert record["clients"] == ["a", "c"] and lines["model weights"] == "all", "what is withheld stayed"
+    assert lines["public keys"] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(

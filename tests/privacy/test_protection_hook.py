@@ -66,7 +66,7 @@ def test_both_halves_are_called_and_remember(make_experiment, go):
     faults = [record for record in records.entries if record["event"] == "fault"]
     assert [(fault["client"], fault["reason"]) for fault in faults] == [("b", "b does not answer")] * 2
     (line,) = (line for line in last["left"] if line["kind"] == "a count")
-    assert line["clients"] == ["a", "c"] and line["bytes"] == 4
+    assert line["from"] == ["a", "c"] and line["bytes"] == 4
 
 
 def test_memory_survives_a_resumed_run(make_experiment, go):
@@ -93,7 +93,7 @@ def test_what_left_is_measured(make_experiment, go):
         "change of the control variate",
         "diagnostics",
     }
-    assert all(line["clients"] == "all" and line["protected"] == "not protected" for line in lines.values())
+    assert all(line["from"] == "all" and line["protected"] == "not protected" for line in lines.values())
     assert lines["model weights"]["bytes"] == checkpoint.weights.nbytes
     assert lines["model weights"]["values"] == len(checkpoint.weights)
     assert lines["diagnostics"]["values"] == 1

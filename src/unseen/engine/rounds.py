@@ -27,8 +27,17 @@ from unseen.engine.states import StateStore
 from unseen.evaluation import VALIDATION_DOMAIN, Selection, Tally, group_scores, select
 from unseen.federation import participants
 from unseen.models import Layout
-from unseen.privacy import Left, Opened, Received
+from unseen.privacy import Leaving, Left, Opened, Received
+from unseen.privacy.record import TARGET_METRICS, TEST_METRICS, VALIDATION_METRICS
 from unseen.training import DivergedError, reason_to_reject
+
+_METRICS = {
+    "validation": VALIDATION_METRICS,
+    VALIDATION_DOMAIN: VALIDATION_METRICS,
+    "test": TEST_METRICS,
+    "target": TARGET_METRICS,
+}
+"""The kind of value that an evaluation of each split lets leave."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +147,7 @@ class Rounds:
             round=number,
             bytes_up=bytes_up,
             bytes_down=bytes_down,
-            left=left.entries([experiment.federation.names[client] for client in chosen]),
+            left=left.entries([client for part in opened for client in part.updates.clients]),
             **({"protection": spent} if spent else {}),
             seconds=round(time.perf_counter() - started, 4),
         )
@@ -213,11 +222,19 @@ def summary(opened: Sequence[Opened], diagnostics: Record) -> Record:
 
 def judged(experiment: Experiment, sets: Sequence[EvaluationSet], tallies: Sequence[Tally]) -> Record:
     """What the records say of an evaluation: every domain's scores, and every group's if there are groups."""
-    record: Record = {"scores": scores(sets, tallies)}
+    record: Record = {"scores": scores(sets, tallies), "left": tallies_left(sets, tallies)}
     if experiment.data.groups:
         splits = [split for _, split in sets]
         record["groups"] = group_scores(splits, tallies, experiment.data.groups)
     return record
+
+
+def tallies_left(sets: Sequence[EvaluationSet], tallies: Sequence[Tally]) -> list[Record]:
+    """What an evaluation let leave the domains' sites: sums over their samples."""
+    left = Left()
+    for (domain, split), tally in zip(sets, tallies, strict=True):
+        left.add(domain, [Leaving(_METRICS[split], tally.numbers, 8 * tally.numbers)])
+    return left.entries()
 
 
 def scores(sets: Sequence[EvaluationSet], tallies: Sequence[Tally]) -> list[Record]:

@@ -47,6 +47,11 @@ class GroupedTally:
         for number, tally in sorted(other.groups.items()):
             self.groups.setdefault(number, self._make()).merge(tally)
 
+    @property
+    def numbers(self) -> int:
+        """How many numbers it holds."""
+        return sum(tally.numbers for tally in self.groups.values())
+
     def whole(self) -> Tally:
         """All groups together, as one tally."""
         total = self._make()

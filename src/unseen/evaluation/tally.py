@@ -36,6 +36,10 @@ class Tally(Protocol):
     def metrics(self) -> Metrics:
         """Compute the task's metrics."""
 
+    @property
+    def numbers(self) -> int:
+        """How many numbers it holds, which all travel."""
+
 
 @dataclass
 class ClassificationTally:
@@ -73,6 +77,11 @@ class ClassificationTally:
             "worst_class_accuracy": min(occurring, default=math.nan),
             "loss": self.loss / count,
         }
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers it holds."""
+        return self.confusion.numel() + 1
 
     def per_class(self) -> list[float]:
         """Accuracy of every class; NaN for a class that does not occur."""
@@ -115,6 +124,11 @@ class RegressionTally:
         spread = math.sqrt(max(variance_t, 0.0) * max(variance_p, 0.0))
         pearson = (tp / n - t * p / n**2) / spread if spread > 1e-12 else math.nan
         return {"pearson_r": pearson, "rmse": math.sqrt(error / n) * self.scale, "loss": error / n}
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers it holds."""
+        return self.moments.numel()
 
 
 def make_tally(task: Task, outputs: int, *, target_scale: float = 1.0) -> Tally:

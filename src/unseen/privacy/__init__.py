@@ -22,6 +22,7 @@ from unseen.privacy.facts import (
 )
 from unseen.privacy.record import Leaving, Left, plain_lines, require_declared
 from unseen.privacy.secure_sum import SecureSum
+from unseen.privacy.totals import by_sender, totals
 
 __all__ = [
     "PROTECTIONS",
@@ -37,6 +38,7 @@ __all__ = [
     "Received",
     "SecureSum",
     "ServerSide",
+    "by_sender",
     "checked_answer",
     "gathered",
     "make_protection",
@@ -44,5 +46,6 @@ __all__ = [
     "register_protection",
     "require_declared",
     "sealed_update",
+    "totals",
     "withheld",
 ]

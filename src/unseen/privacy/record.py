@@ -16,6 +16,9 @@ PLAIN = "not protected"
 TRAINING_METRICS = "training loss and counts of steps and samples"
 DIAGNOSTICS = "diagnostics"
 ALL = "all"
+VALIDATION_METRICS = "validation metrics"
+TEST_METRICS = "test metrics"
+TARGET_METRICS = "metrics on the held-out domain"
 MOST_DIAGNOSTICS = 1000
 """More numbers than this are no diagnostics but data, and must be declared as what they are."""
 _NUMBER = 8
@@ -47,10 +50,10 @@ class Left:
         """Bytes in all, over all clients."""
         return sum(line.bytes * len(clients) for line, clients in self._lines.items())
 
-    def entries(self, everyone: Sequence[str]) -> list[dict[str, Any]]:
-        """Lines as they stand in the records; `clients` is "all" for everyone of the round."""
+    def entries(self, everyone: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """Lines as they stand in the records; `from` is "all" for everyone of the record's `clients`."""
         return [
-            asdict(line) | {"clients": ALL if clients == list(everyone) else clients}
+            asdict(line) | {"from": ALL if clients == list(everyone) else clients}
             for line, clients in self._lines.items()
         ]
 

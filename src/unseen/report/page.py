@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from unseen.files import write_text
 from unseen.report import sections
+from unseen.report.departures import departures_section
 from unseen.report.examples import examples_section
 from unseen.report.figures import FIGURES, Figure, draw_figures
 from unseen.report.headline import headline, plain_headline, tiles
@@ -55,7 +56,7 @@ def run_page(run: Run) -> str:
             section("Figures", tag("div", *figures, class_="figures") if figures else ""),
             sections.domains_section(run),
             examples_section(run),
-            sections.privacy_section(run),
+            departures_section(run),
             sections.clients_section(run),
             sections.notes_section(run),
             sections.faults_section(run),

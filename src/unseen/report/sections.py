@@ -78,15 +78,6 @@ def domains_section(run: Run) -> Markup:
     )
 
 
-def privacy_section(run: Run) -> Markup:
-    """What kinds of values left the clients."""
-    kinds = (run.result or {}).get("privacy") or []
-    if not kinds:
-        return Markup("")
-    intro = tag("p", "In this run, these kinds of values left the clients:")
-    return section("What left the clients", intro, tag("ul", *(tag("li", kind) for kind in kinds)))
-
-
 def clients_section(run: Run) -> Markup:
     """Who took part, and with how much data."""
     clients = run.start.get("clients") or []
