@@ -270,6 +270,9 @@ class TestGet:
         assert outcome.explained is not None
         assert "DomainBed" in outcome.explained.where
         assert "vlcs/DOMAIN/CLASS" in outcome.explained.put
+        (tmp_path / "VLCS" / "LabelMe").mkdir(parents=True)
+        there = get_data("vlcs", root=tmp_path)
+        assert (there.present, there.explained) == (["vlcs"], None)
 
     def test_every_set_with_files_says_how_to_come_by_them(self):
         for name, source in list_sources():

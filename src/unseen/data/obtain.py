@@ -91,7 +91,9 @@ def get_data(
         else:
             _fetch(download, root, mirror, progress)
             outcome.downloaded.append(download.title)
-    if not obtain.downloads:
+    if not obtain.downloads and source.present_domains(root):
+        outcome.present.append(name)
+    elif not obtain.downloads:
         outcome.explained = obtain
     return outcome
 
