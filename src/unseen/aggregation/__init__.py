@@ -16,7 +16,7 @@ from unseen.aggregation.pairs import PairDistances, pair_distances
 from unseen.aggregation.signs import SignAgreement, sign_agreement
 from unseen.aggregation.steps import step_towards
 from unseen.aggregation.sums import combine_clients, layerwise_weighted_sum, weighted_sum
-from unseen.aggregation.surgery import Reduction, operate_on_updates
+from unseen.aggregation.surgery import OperatedUpdates, Reduction, SurgeryPlan, operate_on_updates
 from unseen.aggregation.updates import ServerWork, Updates
 
 __all__ = [
@@ -25,11 +25,13 @@ __all__ = [
     "Layer",
     "LayerDistances",
     "Metric",
+    "OperatedUpdates",
     "PairDistances",
     "Reduction",
     "ServerWork",
     "SignAgreement",
     "Surgery",
+    "SurgeryPlan",
     "Updates",
     "VisitOrder",
     "Weighting",

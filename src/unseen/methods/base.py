@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
 from torch import Tensor, nn
 
-from unseen.aggregation import ServerWork, Weighting
+from unseen.aggregation import ServerWork, SurgeryPlan, Weighting
 from unseen.methods.settings import Settings, make_settings
 from unseen.models import Network
 from unseen.privacy import Merge, MethodFacts
@@ -69,6 +69,14 @@ class Method(ABC, Generic[S]):
         return cast(Weighting, getattr(self.settings, "weighting", "samples"))
 
     @property
+    def surgery(self) -> SurgeryPlan | None:
+        """The server half, where it needs no more than the updates' Gram matrix to combine them.
+
+        Encryption can serve such a method though it needs individual updates.
+        """
+        return None
+
+    @property
     def facts(self) -> MethodFacts:
         """What protections need to know."""
         return MethodFacts(
@@ -79,6 +87,7 @@ class Method(ABC, Generic[S]):
             in_state=self.in_state,
             weighting=self.weighting,
             merges=self.merges,
+            surgery=self.surgery,
         )
 
     @classmethod

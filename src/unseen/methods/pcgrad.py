@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from unseen.aggregation import Reduction, ServerWork, operate_on_updates, project_conflicts
+from unseen.aggregation import Reduction, ServerWork, SurgeryPlan, operate_on_updates, project_conflicts
 from unseen.methods.base import Method, Paper, register
 from unseen.methods.settings import Settings, setting
 
@@ -36,8 +36,11 @@ class PCGrad(Method[PCGradSettings]):
     )
     needs_individual_updates = True
 
-    def server(self, work: ServerWork) -> Tensor:
+    @property
+    def surgery(self) -> SurgeryPlan:
         """Project every update against the original ones it conflicts with, in random order, and add up."""
-        return operate_on_updates(
-            work, project_conflicts, name="projection", reduction=self.settings.reduction
-        )
+        return SurgeryPlan(project_conflicts, "projection", self.settings.reduction)
+
+    def server(self, work: ServerWork) -> Tensor:
+        """Project, and step by the mean or the sum."""
+        return operate_on_updates(work, self.surgery)

@@ -7,7 +7,7 @@ from functools import partial
 
 from torch import Tensor
 
-from unseen.aggregation import ServerWork, align_conflicts, operate_on_updates
+from unseen.aggregation import ServerWork, SurgeryPlan, align_conflicts, operate_on_updates
 from unseen.errors import UsageError
 from unseen.methods.base import Method, Paper, register
 from unseen.methods.ranges import LogUniform
@@ -49,7 +49,12 @@ class PPDG(Method[PPDGSettings]):
     )
     needs_individual_updates = True
 
-    def server(self, work: ServerWork) -> Tensor:
+    @property
+    def surgery(self) -> SurgeryPlan:
         """Align conflicting updates in random order, then take their mean (algorithm 1)."""
         align = partial(align_conflicts, strength=self.settings.strength, always=self.settings.always)
-        return operate_on_updates(work, align, name="alignment")
+        return SurgeryPlan(align, "alignment")
+
+    def server(self, work: ServerWork) -> Tensor:
+        """Align, and step by the mean."""
+        return operate_on_updates(work, self.surgery)

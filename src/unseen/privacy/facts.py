@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from unseen.aggregation import Updates, Weighting
+from unseen.aggregation import SurgeryPlan, Updates, Weighting
 from unseen.models import Layout
 from unseen.training import TrainingPlan, Update
 
@@ -31,6 +31,7 @@ class MethodFacts:
     weighting  by what a client counts in the one mean of states that the server half takes
     merges     of what is sent beside the state: whether the server half needs only its mean (with the same
                weights as the states) or its sum over the clients; what is not named it needs of each client
+    surgery    its server half, where it combines states by coefficients that depend on their Gram matrix only
     """
 
     name: str
@@ -40,6 +41,7 @@ class MethodFacts:
     in_state: tuple[str, ...] = ("model weights",)
     weighting: Weighting = "samples"
     merges: Mapping[str, Merge] = field(default_factory=dict)
+    surgery: SurgeryPlan | None = None
 
     @property
     def beside_state(self) -> tuple[str, ...]:
