@@ -6,21 +6,32 @@ from pathlib import Path
 
 import pytest
 
+from unseen.bench.figures import BENCH_FIGURES
 from unseen.bench.grid import jobs
+from unseen.bench.job import RELEASED
 from unseen.data import list_sources
 from unseen.errors import UnseenError, UsageError
 from unseen.models import list_models
 from unseen.published import load_published
-from unseen.recipes import BUDGETS, list_recipes, load_recipe, readiness, samples_of, with_weights
+from unseen.recipes import (
+    BUDGETS,
+    Readiness,
+    list_recipes,
+    load_recipe,
+    readiness,
+    samples_of,
+    with_weights,
+)
 from unseen.recipes.budget import budgeted
 from unseen.recipes.ready import NO_WEIGHTS, pretrained, without_domains
 from unseen.recipes.sizes import SAMPLES
+from unseen.report.figures import FIGURES
 from unseen.setup import check_names
 
 RECIPES = list_recipes()
 EXPERIMENTS = {
     "csac": {"table": range(1, 7), "figure": range(4, 10)},
-    "ppdg": {"table": range(4, 8), "figure": [1]},
+    "ppdg": {"table": range(1, 8), "figure": [1]},
     "fedadg": {"table": range(4, 9), "figure": range(3, 6)},
     "mdfl": {"table": range(2, 5), "figure": [2, 5, 6]},
 }
@@ -47,6 +58,9 @@ def test_a_recipe_says_what_it_shows(name):
     roman = {"IV": "4", "V": "5", "VI": "6", "VII": "7", "VIII": "8"}
     assert f"{kind.lower()}{roman.get(number, number)}" == shown
     assert bool(recipe.figure) == (kind == "Figure")
+    if recipe.figure:
+        page, figure = recipe.figure.split(":")
+        assert figure in {"bench": BENCH_FIGURES, "run": FIGURES}[page]
     assert recipe.about and recipe.setting["title"] and recipe.setting["note"]
     assert set(recipe.budgets) == {"smoke", "small"}
 
@@ -59,6 +73,8 @@ def test_a_table_has_its_published_numbers(name):
     grid = recipe.grid("paper")
     if table.metric in ("accuracy", "in-domain accuracy", "hours") and table.columns[0] in grid.hold_out:
         assert table.columns == grid.hold_out and table.data == recipe.data
+    if grid.hold_out == (RELEASED,) and table.metric != "p":
+        assert RELEASED in table.columns and table.selection == grid.job("ppdg", RELEASED, 0).config.selection
     ours = {options["method"] for options in grid.methods.values()}
     assert {row.method for row in table.rows.values() if row.method} <= ours
 
@@ -75,7 +91,11 @@ def test_a_recipe_resolves_to_valid_runs(name, budget):
     for job in found:
         check_names(job.config)
         assert job.config.model in models
-        assert job.held_out in domains and set(job.config.sources) <= set(domains)
+        if job.held_out == RELEASED:
+            assert job.config.hold_out == tuple(sorted(SOURCES[recipe.data].hold_out))
+            assert job.config.validate_on == SOURCES[recipe.data].validate_on != ()
+        else:
+            assert job.held_out in domains and set(job.config.sources) <= set(domains)
         assert samples_of(grid, job.label, job.held_out) > 0
 
 
@@ -162,6 +182,13 @@ def test_domains_without_files_are_left_out(tmp_path):
     assert "Left out for want of files: mnistm, svhn" in rest.note
 
 
+def test_a_release_with_its_own_split_is_ready_when_it_is_there(tmp_path):
+    grid = load_recipe("ppdg-table1").grid("small")
+    assert "camelyon17_v1.0" in readiness(grid, tmp_path).data
+    _touch(tmp_path / "camelyon17_v1.0" / "metadata.csv")
+    assert readiness(grid, tmp_path) == Readiness()
+
+
 def test_pretrained_weights_are_found_or_asked_for(tmp_path):
     grid = load_recipe("mdfl-table2").grid("paper")
     with pytest.raises(UnseenError, match=r"put weights/resnet18_imagenet\.safetensors below the data root"):
@@ -184,5 +211,7 @@ def test_estimates_count_what_clients_train_on():
     few = load_recipe("csac-figure5").grid("small")
     assert samples_of(few, "fedavg, 2 sources", "RealWorld") == 5 * 1 * 10 * 32 * 2
     digits = load_recipe("mdfl-table2").grid("small")
-    assert samples_of(digits, "lenet-1", "usps", ("mnist", "usps")) == 5 * 9 * 5 * 64
+    assert samples_of(digits, "lenet-1", "usps") == 5 * 9 * 5 * 64
+    half = load_recipe("ppdg-table2").grid("paper")
+    assert samples_of(half, "fedavg", RELEASED) * 2 == samples_of(half, "deepall", RELEASED)
     assert set(SAMPLES) >= {load_recipe(name).data for name in RECIPES}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from unseen.bench.job import Job
+from unseen.bench.job import RELEASED, Job
 from unseen.config import RunConfig
 from unseen.data import Task
 from unseen.engine import Record, RunFolder, read_records
@@ -99,8 +99,12 @@ def without_domain(evaluations: Sequence[Record], domain: str) -> list[Record]:
     return [
         {
             **record,
-            "scores": [score for score in record["scores"] if score["domain"] != domain],
+            "scores": [score for score in record["scores"] if not _is_of(score, domain)],
             "groups": [score for score in record.get("groups", ()) if score["split"] != "target"],
         }
         for record in evaluations
     ]
+
+
+def _is_of(score: Record, domain: str) -> bool:
+    return bool(score["split"] == "target" if domain == RELEASED else score["domain"] == domain)

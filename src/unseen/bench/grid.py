@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from unseen.bench.job import Job, job_config
+from unseen.bench.job import RELEASED, Job, job_config
 from unseen.config import WHERE, RunConfig
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.files import write_text
@@ -31,7 +31,7 @@ class Grid:
 
     common      fields of RunConfig that all jobs share; `data` is one of them
     methods     label -> fields of RunConfig that the label adds; `method` is the label itself if not given
-    hold_out    domains that are held out in turn, or ("all",)
+    hold_out    domains that are held out in turn, or ("all",); "released" is the release's own split
     models      model names; empty lets the data decide
     baseline    label that the others are compared with
     published   name of the published table that is shown beside the results
@@ -92,14 +92,15 @@ class Grid:
         """Fill in the data's domains; `all` becomes all of them, an unknown name is refused."""
         hold_out = domains if self.hold_out == (ALL,) else self.hold_out
         for name in hold_out:
-            if name not in domains:
+            if name not in (*domains, RELEASED):
                 raise unknown_name("domain", name, domains)
         return replace(self, hold_out=hold_out, domains=domains)
 
     def job(self, label: str, held_out: str, seed: int, model: str = "", **changes: Any) -> Job:
         """Make the job of one cell; `changes` are fields of RunConfig on top of the grid's own."""
         options = {**self.common, **({"model": model} if model else {}), "method": label}
-        options |= {**self.methods[label], "hold_out": held_out, "seed": seed, **changes}
+        held = {} if held_out == RELEASED else {"hold_out": held_out}
+        options |= {**self.methods[label], **held, "seed": seed, **changes}
         return Job(label, held_out, seed, model, job_config(options))
 
     @classmethod

@@ -20,6 +20,8 @@ from unseen.methods import METHODS, make_method
 from unseen.privacy import PROTECTIONS, make_protection
 from unseen.settings import Settings
 
+RELEASED = "released"
+"""In the place of a held-out domain: the domains that the data's release keeps for its test, all at once."""
 _FLOATS = {item.name for item in fields(RunConfig) if isinstance(item.default, float)}
 
 
@@ -28,7 +30,7 @@ class Job:
     """A run and the place in the grid that asks for it.
 
     label     the method as the grid names it
-    held_out  the domain whose accuracy the job is for
+    held_out  the domain whose accuracy the job is for, or `released`
     model     as the grid names it; empty where the data decides
     left_out  the source domain that is held out too, in runs of leave-one-domain-out cross-validation
     trial     the number of the trial, in runs of a search

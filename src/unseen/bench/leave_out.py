@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from unseen.bench.finished import Finished, without_domain
 from unseen.bench.grid import Grid
-from unseen.bench.job import Job
+from unseen.bench.job import RELEASED, Job
 from unseen.data import Task
 from unseen.engine import Record
 from unseen.errors import UsageError
@@ -19,6 +19,8 @@ from unseen.evaluation import PRIMARY, mean_metric, select
 
 def folds(grid: Grid, job: Job) -> list[Job]:
     """The runs that choose the round of `job`: one for every source domain, with that domain held out too."""
+    if job.held_out == RELEASED:
+        raise UsageError("leave-one-domain-out is not for a release's own split: that has validation domains")
     among = job.config.sources or grid.domains
     kept = (job.held_out, *job.config.validate_on)
     sources = [domain for domain in grid.domains if domain in among and domain not in kept]

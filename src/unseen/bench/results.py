@@ -20,7 +20,7 @@ from unseen.bench.plan import Entry, Plan, make_plan
 from unseen.config import BY_DOMAINS
 from unseen.engine import Record
 from unseen.errors import UnseenError
-from unseen.evaluation import mean_metric, select
+from unseen.evaluation import group_metrics, mean_metric, select
 from unseen.files import write_text
 
 
@@ -118,7 +118,7 @@ def _collected(entry: Entry, run: Finished, shelf: Shelf) -> JobResult:
         model=run.result["model"],
         accuracy=accuracy,
         in_domain=(metrics["in_domain"] or {}).get(run.metric),
-        curve=[mean_metric(record, "target", run.metric) for record in run.evaluations],
+        curve=[_of_target(record, run.metric) for record in run.evaluations],
         seconds=run.result["seconds"],
         bytes_up=run.result["bytes_up"],
         bytes_down=run.result["bytes_down"],
@@ -155,7 +155,13 @@ def _round(evaluation: Record | None) -> int | None:
 def _on_target(run: Finished, number: int | None) -> float:
     """The metric on the held-out domain after a round."""
     found = (record for record in run.evaluations if record["round"] == number)
-    return next((mean_metric(record, "target", run.metric) for record in found), math.nan)
+    return next((_of_target(record, run.metric) for record in found), math.nan)
+
+
+def _of_target(evaluation: Record, metric: str) -> float:
+    """The metric on all held-out samples where groups are told, as WILDS does, else the mean over domains."""
+    pooled = group_metrics(evaluation, "target", metric).get("pooled")
+    return mean_metric(evaluation, "target", metric) if pooled is None else float(pooled)
 
 
 def _result(values: dict[str, Any]) -> JobResult:

@@ -169,6 +169,5 @@ def _where_the_figure_is(recipe: Recipe) -> str:
     page, _, figure = recipe.figure.partition(":")
     if page == "bench":
         return f"{recipe.shows}: the figure {figure!r} of the page."
-    return (
-        f"{recipe.shows}: the figure {figure!r} in the report of each job, see `unseen report OUT/jobs/JOB`."
-    )
+    option = " --features" if figure == "features" else ""
+    return f"{recipe.shows}: the figure {figure!r} in each job's report: unseen report{option} OUT/jobs/JOB"

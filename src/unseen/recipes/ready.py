@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unseen.bench.grid import Grid
+from unseen.bench.job import RELEASED
 from unseen.data import list_sources
 from unseen.errors import UnseenError
 
@@ -45,9 +46,10 @@ def readiness(grid: Grid, root: Path | None) -> Readiness:
     if source is None:
         return Readiness(data=f"{name} is not a data set of this version")
     present = source.present_domains(root)
-    wanted = dict.fromkeys((*grid.hold_out, *grid.common.get("sources", ())))
+    held_out = source.hold_out if grid.hold_out == (RELEASED,) else grid.hold_out
+    wanted = dict.fromkeys((*held_out, *grid.common.get("sources", ())))
     absent = tuple(domain for domain in wanted if domain not in present)
-    enough = len(present) >= 2 and not set(grid.hold_out) <= set(absent)
+    enough = len(present) >= 2 and not set(held_out) <= set(absent)
     put = source.obtain.put if source.obtain else name
     below = f"below {root}" if root else "below a folder that --data-root or UNSEEN_DATA names"
     return Readiness(
