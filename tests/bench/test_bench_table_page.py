@@ -200,7 +200,22 @@ def test_labels_that_differ_in_two_settings_are_not_compared(grid_of):
 
 def test_values_on_an_axis():
     assert [value_text("x", value) for value in (0.10, 3, True, "l2")] == ["0.1", "3", "on", "l2"]
-    assert value_text("sources", ("a", "b")) == "2"
+    assert [value_text("sources", value) for value in (("a", "b"), ())] == ["2", "all"]
+
+
+def test_accuracy_against_the_number_of_source_domains(grid_of, results_of):
+    methods = {
+        f"{name} {words}": {"method": name, **({"sources": sources} if sources else {})}
+        for name in ("csac", "fedavg")
+        for words, sources in (("all", []), ("3", ["a", "b", "c"]), ("2", ["a", "b"]))
+    }
+    grid = grid_of(methods=methods, hold_out=("x", "y"), baseline=None)
+    drawn = draw_bench(shown_of(grid, results_of(grid)))
+    assert "sensitivity" not in drawn
+    rows = rows_of(drawn["sources"]["number of source domains"])
+    assert [(row["series"], row["at"]) for row in rows] == [
+        (name, at) for name in ("CSAC", "FedAvg") for at in ("2", "3", "all")
+    ]
 
 
 def test_the_sensitivity_figure_shows_the_means_and_the_baseline(varied, results_of):

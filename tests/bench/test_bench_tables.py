@@ -61,6 +61,22 @@ def test_a_row_that_lacks_runs_is_never_the_best(grid_of, results_of):
     assert sum(row.mean.best for row in table.rows) == 1
 
 
+def test_a_grid_that_is_balanced_so_far_has_a_best(grid_of, results_of):
+    grid = grid_of()
+    table = make_table(only(grid, [result for result in results_of(grid) if result.seed < 2]), HONEST)
+    assert [row.label for row in table.rows if row.mean.best] == ["csac"]
+
+
+def test_fewer_runs_never_win(grid_of, results_of):
+    grid = grid_of()
+    lucky = [r for r in results_of(grid) if r.label != "csac" or (r.seed == 0 or r.held_out == "0")]
+    rows = {row.label: row for row in make_table(only(grid, lucky), HONEST).rows}
+    assert rows["csac"].mean.estimate.mean > rows["deepall"].mean.estimate.mean
+    assert rows["deepall"].mean.best
+    assert not rows["csac"].mean.best
+    assert [cell.best for cell in rows["csac"].cells] == [True, False, False, False]
+
+
 def test_one_missing_seed_leaves_the_mean_but_says_so(grid_of, results_of):
     grid = grid_of()
     results = [r for r in results_of(grid) if (r.label, r.held_out, r.seed) != ("csac", "15", 2)]

@@ -91,7 +91,7 @@ def make_table(
         metric=study.metric,
         columns=study.domains,
         seeds=len(study.seeds),
-        rows=tuple(_best_marked(rows, seeds=len(study.seeds))),
+        rows=tuple(_best_marked(rows)),
         baseline=baseline,
         published=published,
     )
@@ -128,27 +128,27 @@ def _row(study: Study, label: str, rule: str) -> Row:
     return Row(label, display_name(label), cells, mean, len(study.values(label, rule)))
 
 
-def _best_marked(rows: Sequence[Row], *, seeds: int) -> list[Row]:
-    """Mark the best of every column, among the cells that lack no run; ties are marked together."""
-    if len(rows) < 2:
-        return list(rows)
-    width = len(rows[0].cells)
-    columns = [_marked([row.cells[place] for row in rows], seeds) for place in range(width)]
-    means = _marked([row.mean for row in rows], seeds * width)
+def _best_marked(rows: Sequence[Row]) -> list[Row]:
+    """Mark the best of every column; ties are marked together."""
+    width = len(rows[0].cells) if rows else 0
+    columns = [_marked([row.cells[place] for row in rows]) for place in range(width)]
+    means = _marked([row.mean for row in rows])
     return [
         replace(row, cells=tuple(column[place] for column in columns), mean=means[place])
         for place, row in enumerate(rows)
     ]
 
 
-def _marked(cells: Sequence[Cell], planned: int) -> list[Cell]:
-    whole = [cell.estimate.mean for cell in cells if cell.estimate and cell.estimate.count >= planned]
-    if len(whole) < 2:
+def _marked(cells: Sequence[Cell]) -> list[Cell]:
+    """Mark the best among two or more cells with the most runs: one with fewer may just have been lucky."""
+    most = max((cell.estimate.count for cell in cells if cell.estimate), default=0)
+    fair = [cell.estimate.mean for cell in cells if cell.estimate and cell.estimate.count == most]
+    if len(fair) < 2:
         return list(cells)
-    top = max(whole)
+    top = max(fair)
     return [
         replace(cell, best=cell.estimate.mean >= top - CLOSE)
-        if cell.estimate and cell.estimate.count >= planned
+        if cell.estimate and cell.estimate.count == most
         else cell
         for cell in cells
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,9 +47,9 @@ def varied_settings(grid: Grid) -> list[Varied]:
 
 
 def value_text(setting: str, value: Any) -> str:
-    """A setting's value on an axis; of source domains their number."""
+    """A setting's value on an axis; of source domains their number, where not all take part."""
     if setting == SOURCES:
-        return str(len(value or ()))
+        return str(len(value)) if value else "all"
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:g}" if isinstance(value, int | float) else str(value)
@@ -63,4 +64,6 @@ def _configuration(grid: Grid, label: str) -> dict[str, Any]:
 def _order(value: Any) -> tuple[int, float, str]:
     if isinstance(value, int | float):
         return 0, float(value), ""
-    return (1, float(len(value)), "") if isinstance(value, list | tuple) else (2, 0.0, str(value))
+    if isinstance(value, list | tuple):
+        return 1, float(len(value) or math.inf), ""
+    return 2, 0.0, str(value)
