@@ -79,6 +79,8 @@ def run(
         folder.require_free()
     setup = prepare_run(config, listener, data)
     torch.set_num_threads(setup.hands.threads)
+    for note in setup.notes:
+        listener.noted(note)
     with folder.locked():
         if folder.holds_run:
             _require_same(setup.config, RunConfig.load(folder.config), folder)

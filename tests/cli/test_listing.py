@@ -98,3 +98,19 @@ def test_measuring_some_methods_keeps_what_is_known_of_others(measured, monkeypa
     found = costs.measured_costs().methods
     assert set(found) == {"csac", "deepall", "ppdg"}
     assert found["csac"] == costs.Cost(**new) and found["deepall"].seconds_ratio == 0.5
+
+
+def test_protections_and_their_settings(unseen):
+    listed = json.loads(unseen("list", "protections", "--json").out)
+    assert {"none", "secure-sum"} <= {row["protection"] for row in listed}
+    described = json.loads(unseen("list", "protections", "secure-sum", "--json").out)
+    assert [row["setting"] for row in described] == ["bits", "threshold"]
+    wrong = unseen("list", "protections", "secure-sums")
+    assert wrong.code == 2 and "Did you mean 'secure-sum'?" in wrong.err
+
+
+def test_sums_are_said_only_of_methods_that_secure_summation_serves(unseen, measured):
+    out = unseen("list", "methods").out
+    assert cells(out, "scaffold")[4].strip() == "sums"
+    for method in ("fednova", "mdfl", "cwt", "deepall"):
+        assert cells(out, method)[4].strip() == "each client"

@@ -63,7 +63,7 @@ def test_the_record_says_what_left_and_how(digits):
         assert "diagnostics" not in lines and record["diagnostics"] == {}
         assert all(line["from"] == "all" for line in lines.values())
         assert record["bytes_up"] == 5 * sum(line["bytes"] for line in lines.values())
-    assert any("secure-sum: a client sends" in note for note in records[0]["data"]["notes"])
+    assert any("secure-sum: a client's model takes" in note for note in records[0]["data"]["notes"])
 
 
 def test_no_secret_outlives_its_round(digits):

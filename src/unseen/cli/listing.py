@@ -51,6 +51,32 @@ def methods(
         print_methods([METHODS[key] for key in METHODS])
 
 
+@app.command("protections")
+def protections(
+    name: Annotated[str | None, typer.Argument(help="Show this protection's settings.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what can be done to updates before they leave a client, or the settings of one.
+
+    Examples:
+
+        unseen list protections
+
+        unseen list protections secure-sum
+    """
+    from unseen.privacy import PROTECTIONS
+    from unseen.settings import describe_settings
+
+    if name is not None:
+        settings = describe_settings(PROTECTIONS[name].settings_type())
+        rows = [(key, str(default), meaning) for key, default, meaning in settings]
+        _show(("setting", "default", "meaning"), rows, as_json=as_json)
+        return
+    known = [PROTECTIONS[key] for key in PROTECTIONS]
+    rows = [(kind.name, kind.summary, f"unseen[{kind.extra}]" if kind.extra else "") for kind in known]
+    _show(("protection", "what it does", "needs"), rows, as_json=as_json)
+
+
 @app.command("models")
 def models(as_json: AsJson = False) -> None:
     """List the models; every other timm name works too.

@@ -12,6 +12,7 @@ from rich.table import Table
 from unseen.cli.console import messages, print_json, results
 from unseen.methods import Method, describe_settings, make_method
 from unseen.methods.costs import Cost, measured_costs
+from unseen.privacy import make_protection
 
 AnyMethod = type[Method[Any]]
 WIDTH = 100
@@ -98,7 +99,8 @@ def _sends(method: AnyMethod) -> tuple[str, ...]:
 
 
 def _server_sees(method: AnyMethod) -> str:
-    return "each client" if method.needs_individual_updates else "sums"
+    serves = make_protection("secure-sum").why_not(make_method(method.name).facts) is None
+    return "sums" if serves else "each client"
 
 
 def _ratio(value: float | None) -> str:

@@ -45,6 +45,10 @@ class LiveProgress(Listener):
         """Show slow preparation."""
         self._progress.update(self._bar, completed=done, total=total, note=f"{what} {done}/{total}")
 
+    def noted(self, note: str) -> None:
+        """Print a remark; it stays when the bar is gone."""
+        self._progress.console.print(note, style="dim", soft_wrap=True)
+
     def training_starts(self, *, first_round: int, rounds: int, samples: int) -> None:
         """Start the bar over."""
         self._rounds, self._round = rounds, first_round - 1

@@ -11,6 +11,9 @@ class Listener:
     def preparing(self, what: str, done: int, total: int) -> None:
         """Hear of slow preparation, such as decoding images."""
 
+    def noted(self, note: str) -> None:
+        """Hear what a user should know before the run starts, such as what a protection costs."""
+
     def training_starts(self, *, first_round: int, rounds: int, samples: int) -> None:
         """Hear that rounds begin, and how many samples a full round trains on."""
 

@@ -107,8 +107,8 @@ class SecureSum(Protection[SecureSumSettings]):
         """Twice the bytes, three more messages, and a mask for every pair of clients."""
         sent = 8 * (HEAD + run.numbers) / 1e6
         return [
-            f"secure-sum: a client sends {sent:.3g} MB a round ({4 * run.numbers / 1e6:.3g} MB without), "
-            f"answers three more messages and makes {run.in_round} masks of {run.numbers:,} numbers; "
+            f"secure-sum: a client's model takes {sent:.3g} MB a round ({4 * run.numbers / 1e6:.3g} MB "
+            f"without); it answers three more messages and makes {run.in_round} masks of that size; "
             f"{self.threshold(run.in_round)} of {run.in_round} clients must remain in a round"
         ]
 
