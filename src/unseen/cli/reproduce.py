@@ -86,8 +86,22 @@ def reproduce_command(  # noqa: PLR0917 (one parameter an option)
     work: Annotated[
         Path | None, typer.Option(help="Folder of the jobs, if not OUT/jobs.", rich_help_panel=_WHERE)
     ] = None,
+    latex: Annotated[
+        Path | None,
+        typer.Option(help="Place of the LaTeX tables, if not OUT/table.tex.", rich_help_panel=_WHERE),
+    ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(help="Place of the CSV table, if not OUT/table.csv.", rich_help_panel=_WHERE),
+    ] = None,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try failed jobs again.", rich_help_panel=_WHERE)
+    ] = False,
+    collect: Annotated[
+        bool,
+        typer.Option(
+            "--collect", help="Run nothing; write the outputs of what is done.", rich_help_panel=_WHERE
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.", rich_help_panel=_WHERE)] = False,
 ) -> None:
@@ -131,7 +145,10 @@ def reproduce_command(  # noqa: PLR0917 (one parameter an option)
         threads=threads,
         device=device,
         data_root=data_root,
+        latex=latex,
+        csv=csv,
         retry_failed=retry_failed,
+        collect=collect,
         as_json=as_json,
     )
     if recipe.figure and not as_json:
