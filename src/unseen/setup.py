@@ -27,6 +27,7 @@ from unseen.federation import (
 from unseen.methods import METHODS, make_method
 from unseen.methods.base import Method
 from unseen.models import ModelFacts, Network, build_model
+from unseen.models.pretrained import weights_file
 from unseen.privacy import PlannedRun, make_protection
 from unseen.training import Preparation, TrainingPlan, check_precision
 
@@ -101,7 +102,7 @@ def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = No
         protect_settings=dict(vars(protection.settings)),
     )
     facts = ModelFacts(data.input_shape, data.outputs)
-    weights = Path(config.weights) if config.weights else None
+    weights = weights_file(config.weights, cast(str, config.model), _data_root(config))
     network = build_model(cast(str, config.model), facts, seed=config.seed, weights=weights)
     experiment = Experiment(
         data=data,
@@ -177,12 +178,16 @@ def _check_protection(config: RunConfig, experiment: Experiment) -> tuple[str, .
     return tuple(protection.cost_notes(planned))
 
 
+def _data_root(config: RunConfig) -> Path | None:
+    root = config.data_root or os.environ.get("UNSEEN_DATA")
+    return Path(root).expanduser() if root else None
+
+
 def data_request(config: RunConfig, progress: Progress = no_progress) -> DataRequest:
     """What a configuration asks of its data source."""
-    root = config.data_root or os.environ.get("UNSEEN_DATA")
     return DataRequest(
         source=config.data,
-        root=Path(root).expanduser() if root else None,
+        root=_data_root(config),
         image_size=config.image_size,
         domain_column=config.domain_column,
         target_column=config.target,

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def print_recipes(root: Path | None, *, as_json: bool) -> None:
     """List all recipes with what each lacks; what to do about it stands once below."""
+    from unseen.models.pretrained import weights_place
     from unseen.recipes import list_recipes, load_recipe, readiness
-    from unseen.recipes.ready import weights_place
 
     recipes = [load_recipe(name) for name in list_recipes()]
     found = {recipe.name: readiness(recipe.grid("small"), root) for recipe in recipes}

@@ -121,7 +121,7 @@ def train_command(  # noqa: PLR0917 (one parameter an option)
     ] = None,
     model: Annotated[str | None, typer.Option(help="See `unseen list models`.", rich_help_panel=_HOW)] = None,
     weights: Annotated[
-        str | None, typer.Option(help="File of initial weights (.safetensors, .pt).", rich_help_panel=_HOW)
+        str | None, typer.Option(help="Initial weights: a file, or imagenet.", rich_help_panel=_HOW)
     ] = None,
     rounds: Annotated[
         int | None, typer.Option(help="Rounds of local work and merging.", rich_help_panel=_HOW)

@@ -11,13 +11,9 @@ from unseen.bench.grid import Grid
 from unseen.bench.job import RELEASED
 from unseen.data import list_sources
 from unseen.errors import UnseenError
+from unseen.models.pretrained import IMAGENET, find_weights, weights_place
 
-IMAGENET = "imagenet"
-"""Stands for a file of ImageNet weights in a recipe's `weights`."""
 NO_WEIGHTS = "none"
-_FILES = ("{}_imagenet_features", "{}_imagenet", "{}")
-_SUFFIXES = (".safetensors", ".pth", ".pt")
-_FOLDER = "weights"
 
 
 @dataclass(frozen=True)
@@ -63,19 +59,6 @@ def pretrained(grid: Grid) -> list[str]:
     """The networks that start from ImageNet weights."""
     options = [{**grid.common, **given} for given in grid.methods.values()]
     return list(dict.fromkeys(str(given["model"]) for given in options if given.get("weights") == IMAGENET))
-
-
-def find_weights(model: str, root: Path | None) -> Path | None:
-    """Find a network's ImageNet weights in DATA_ROOT/weights."""
-    if root is None:
-        return None
-    names = [pattern.format(model) + suffix for pattern in _FILES for suffix in _SUFFIXES]
-    return next((root / _FOLDER / name for name in names if (root / _FOLDER / name).is_file()), None)
-
-
-def weights_place(model: str) -> str:
-    """Where a network's weights are looked for first."""
-    return f"{_FOLDER}/{_FILES[1].format(model)}{_SUFFIXES[0]}"
 
 
 def with_weights(grid: Grid, root: Path | None, *, from_scratch: bool = False) -> Grid:
