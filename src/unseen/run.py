@@ -103,7 +103,7 @@ class _Run:
             setup.experiment,
             self.states,
             setup.hands,
-            max_clients=participant_count(len(setup.experiment.federation), setup.config.fraction),
+            max_clients=self._most_clients(),
         )
         self.flat = self.engine.workspace.flat
         if found is None:
@@ -175,6 +175,13 @@ class _Run:
         protection = self.setup.experiment.protection
         spent = protection.spent(self.checkpoint.protection)
         return {"name": protection.name, "statement": protection.statement(), **spent}
+
+    def _most_clients(self) -> int:
+        """How many clients a round may have."""
+        experiment, fraction = self.setup.experiment, self.setup.config.fraction
+        if fraction < 1 and experiment.protection.draws_clients:
+            return len(experiment.federation)
+        return participant_count(len(experiment.federation), fraction)
 
     def _card(self) -> ModelCard:
         setup, experiment = self.setup, self.setup.experiment

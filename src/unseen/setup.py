@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,7 +28,7 @@ from unseen.methods import METHODS, make_method
 from unseen.methods.base import Method
 from unseen.models import ModelFacts, Network, build_model
 from unseen.models.pretrained import weights_file
-from unseen.privacy import PlannedRun, make_protection
+from unseen.privacy import PlannedRun, Protection, make_protection
 from unseen.training import Preparation, TrainingPlan, check_precision
 
 if TYPE_CHECKING:
@@ -134,7 +134,11 @@ def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = No
         on_cpu=device.type == "cpu",
     )
     config = config.resolved(workers=hands.workers, threads=hands.threads)
-    notes = _check_protection(config, experiment) if experiment.protected else ()
+    notes: tuple[str, ...] = ()
+    if experiment.protected:
+        protection, notes = _planned_protection(config, experiment)
+        experiment = replace(experiment, protection=protection)
+        config = config.resolved(protect_settings=dict(vars(protection.settings)))
     return Setup(config, experiment, facts, encoding, hands, config.identity(**content), notes)
 
 
@@ -162,8 +166,8 @@ def check_names(config: RunConfig) -> Method[Any]:
     return method
 
 
-def _check_protection(config: RunConfig, experiment: Experiment) -> tuple[str, ...]:
-    """Let the protection look at the whole run; return what it costs."""
+def _planned_protection(config: RunConfig, experiment: Experiment) -> tuple[Protection[Any], tuple[str, ...]]:
+    """Let the protection look at the whole run; return it ready for this run, and what it costs."""
     method, federation, protection = experiment.method, experiment.federation, experiment.protection
     planned = PlannedRun(
         method=method.facts,
@@ -175,7 +179,8 @@ def _check_protection(config: RunConfig, experiment: Experiment) -> tuple[str, .
         seed=config.seed,
     )
     protection.check(planned)
-    return tuple(protection.cost_notes(planned))
+    protection = protection.planned(planned)
+    return protection, tuple(protection.cost_notes(planned))
 
 
 def _data_root(config: RunConfig) -> Path | None:

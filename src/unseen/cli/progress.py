@@ -30,7 +30,7 @@ class LiveProgress(Listener):
         self._bar = self._progress.add_task(label, total=None, note="preparing")
         self._rounds = self._samples = 0
         self._started, self._seen = time.perf_counter(), 0
-        self._round, self._loss, self._score = 0, "", ""
+        self._round, self._loss, self._score, self._spent = 0, "", "", ""
 
     def __enter__(self) -> LiveProgress:
         self._progress.start()
@@ -67,7 +67,9 @@ class LiveProgress(Listener):
         """Take the numbers that matter from the records."""
         if record["event"] == "round":
             self._round = record["round"]
-            self._loss = f"loss {record['loss']:.3f}"
+            self._loss = "" if record["loss"] is None else f"loss {record['loss']:.3f}"
+            epsilon = record.get("protection", {}).get("epsilon")
+            self._spent = "" if epsilon is None else f"epsilon {epsilon:.3g}"
         elif record["event"] == "evaluation":
             metrics = record["scores"][0]["metrics"]
             task: Task = "classification" if "accuracy" in metrics else "regression"
@@ -86,5 +88,5 @@ class LiveProgress(Listener):
     def _show(self) -> None:
         speed = self._seen / max(time.perf_counter() - self._started, 1e-9)
         parts = [f"round {min(self._round + 1, self._rounds)}/{self._rounds}", self._loss, self._score]
-        parts.append(f"{speed:,.0f}/s")
+        parts += [self._spent, f"{speed:,.0f}/s"]
         self._progress.update(self._bar, note="  ".join(part for part in parts if part))

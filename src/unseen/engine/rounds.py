@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -95,9 +95,7 @@ class Rounds:
     def _train_round(self, number: int) -> Tensor:
         """Let this round's clients work and merge what they send."""
         experiment, started = self.experiment, time.perf_counter()
-        chosen = participants(
-            experiment.federation, fraction=self.schedule.fraction, round=number, seed=experiment.seed
-        ).tolist()
+        chosen = self._chosen(number)
         groups = [chosen]
         if experiment.method.topology == "serial":
             order = experiment.method.visiting_order(chosen, round=number, seed=experiment.seed)
@@ -153,6 +151,19 @@ class Rounds:
         )
         return weights
 
+    def _chosen(self, number: int) -> list[int]:
+        """The round's clients: drawn by the protection where its guarantee rests on how."""
+        experiment, fraction = self.experiment, self.schedule.fraction
+        if not experiment.protection.draws_clients:
+            drawn = participants(experiment.federation, fraction=fraction, round=number, seed=experiment.seed)
+            return cast(list[int], drawn.tolist())
+        population, state = len(experiment.federation), self.checkpoint.protection
+        return list(
+            experiment.protection.invited(
+                population, fraction=fraction, round=number, seed=experiment.seed, state=state
+            )
+        )
+
     def _sound_replies(self, number: int, replies: Sequence[Reply]) -> list[Received]:
         """Set unusable updates aside with a recorded reason and return the others."""
         accepted, reasons = [], []
@@ -163,7 +174,7 @@ class Rounds:
             else:
                 reasons.append(f"{reply.client!r}: {reason}")
                 self._fault(number, reply.client, str(reason))
-        if not accepted:
+        if reasons and not accepted:
             raise DivergedError(
                 f"round {number}: no client returned a usable update ({reasons[0]}); a lower --lr often helps"
             )

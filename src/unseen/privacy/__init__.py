@@ -9,6 +9,7 @@ from unseen.privacy.base import (
     sealed_update,
     withheld,
 )
+from unseen.privacy.dp_clients import DPClients
 from unseen.privacy.facts import (
     ClientSide,
     Merge,
@@ -27,6 +28,7 @@ from unseen.privacy.totals import by_sender, totals
 __all__ = [
     "PROTECTIONS",
     "ClientSide",
+    "DPClients",
     "Leaving",
     "Left",
     "Merge",

@@ -6,8 +6,8 @@ Flower or files; they speak in messages of named tensors, and engines carry them
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar, cast, get_args
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast, get_args
 
 from torch import Tensor
 
@@ -40,6 +40,7 @@ class Protection(Generic[S]):
     extra   the optional dependencies it needs: pip install 'unseen[EXTRA]'
     sends   the kinds of values that `answer` and `seal` let leave beside what methods declare: the keys of
             their messages
+    draws_clients  whether it draws the clients of a round itself, by `invited`
     seals   whether what `seal` returns is unreadable, so that the client itself must look whether its update
             is sound, because the server cannot
     """
@@ -49,6 +50,7 @@ class Protection(Generic[S]):
     extra: ClassVar[str] = ""
     sends: tuple[str, ...] = ()
     seals: ClassVar[bool] = False
+    draws_clients: ClassVar[bool] = False
 
     def __init__(self, settings: S) -> None:
         self.settings = settings
@@ -71,9 +73,22 @@ class Protection(Generic[S]):
     def check(self, run: PlannedRun) -> None:
         """Refuse a run with a UsageError that says why; whether it serves the method was asked before."""
 
+    def planned(self, run: PlannedRun) -> Self:
+        """The protection with what the run decides filled in (a noise for an epsilon, say); after `check`."""
+        return self
+
     def cost_notes(self, run: PlannedRun) -> list[str]:
         """What a user should know of its price before the run starts, one sentence each."""
         return []
+
+    def invited(
+        self, clients: int, *, fraction: float, round: int, seed: int, state: MutableMapping[str, Tensor]
+    ) -> Sequence[int]:
+        """Draw the positions of a round's clients, in rising order; asked only where `draws_clients`.
+
+        state  the server's half's memory
+        """
+        raise NotImplementedError
 
     # the client's half
 

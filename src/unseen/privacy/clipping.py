@@ -1,0 +1,51 @@
+"""Bounds on what one client may contribute, fixed or following a quantile of the clients' norms."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Clipped(NamedTuple):
+    """A vector no longer than the bound, and whether it was within the bound before."""
+
+    vector: Tensor
+    within: bool
+
+
+def clipped(vector: Tensor, bound: float) -> Clipped:
+    """Shorten a vector to the bound if it is longer."""
+    norm = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+    if norm <= bound:
+        return Clipped(vector, True)
+    return Clipped(vector * (bound / norm), False)
+
+
+class Shares(NamedTuple):
+    """One mechanism's noise divided between a sum of updates and a count of those within the bound.
+
+    updates  the noise multiplier for the sum of updates, whose parts have norm 1 in units of the bound
+    counts   the standard deviation for the sum of the counts (each +1/2 or -1/2)
+    """
+
+    updates: float
+    counts: float
+
+
+def divided(noise: float, *, share: float) -> Shares:
+    """Divide so that both together spend what `noise` spends (Andrew et al. 2021, theorem 1).
+
+    1/noise^2 = 1/updates^2 + 1/(2 counts)^2; `share` is the second term's part of the whole. With no share
+    nothing is counted.
+    """
+    if not share:
+        return Shares(updates=noise, counts=math.inf)
+    return Shares(updates=noise / math.sqrt(1 - share), counts=noise / (2 * math.sqrt(share)))
+
+
+def followed(bound: float, within: float, *, quantile: float, rate: float) -> float:
+    """Step the bound geometrically: C exp(-rate (b - quantile)) if a part b is within it (section 2)."""
+    return bound * math.exp(-rate * (within - quantile))

@@ -1,0 +1,222 @@
+"""Differential privacy for clients: clipped updates, and noise on their sum.
+
+The released weights say hardly more about a client than if it had taken no part. The server itself is
+trusted: it sees every clipped update and adds the noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from unseen.errors import UsageError
+from unseen.federation import participant_count
+from unseen.privacy.accountant import Steps, epsilon_of, require_opacus
+from unseen.privacy.base import Protection, register_protection
+from unseen.privacy.clipping import Shares, clipped, divided, followed
+from unseen.privacy.dp_settings import DPSettings, filled_in, require_no_buffers, spent_numbers
+from unseen.privacy.facts import ClientSide, Message, MethodFacts, Opened, PlannedRun, Received, ServerSide
+from unseen.privacy.noise import NoiseStream, noise_key
+from unseen.privacy.numbers import SummedUpdates
+from unseen.privacy.record import Leaving, plain_lines
+from unseen.settings import setting
+from unseen.training import Update
+
+WITHIN = "whether the update was within the clipping norm"
+_CLIP, _RATE, _ROUNDS = "clipping norm", "rate of participation", "rounds"
+
+
+@dataclass(frozen=True)
+class DPClientsSettings(DPSettings):
+    """Settings of differential privacy for clients."""
+
+    adaptive: bool = setting(
+        False, "let the clipping norm follow a quantile of the clients' norms; `clip` is then the first one"
+    )
+    quantile: float = setting(0.5, "adaptive: the part of the updates that shall be within the norm")
+    clip_rate: float = setting(0.2, "adaptive: how fast the norm moves; 0.2 is the paper's")
+    clip_share: float = setting(
+        0.1, "adaptive: the part of the budget (of 1/noise^2) that counting updates within the norm takes"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("quantile", "clip_share"):
+            if not 0 < getattr(self, name) < 1:
+                raise UsageError(f"setting {name!r} must lie between 0 and 1, not {getattr(self, name)}")
+        if not self.clip_rate > 0:
+            raise UsageError(f"setting 'clip_rate' must be above 0, not {self.clip_rate}")
+
+
+@register_protection
+class DPClients(Protection[DPClientsSettings]):
+    """DP-FedAvg with noise on the server (McMahan et al. 2018), adaptive clipping (Andrew et al. 2021).
+
+    All clients count alike: by samples, one client's part would have no bound but its size, and the sizes
+    would themselves be private. The sum is divided by the number of clients expected, since the number
+    drawn is private too.
+    """
+
+    name = "dp-clients"
+    summary = "clipped updates and noise on their sum: the model hides whether a client took part"
+    extra = "dp"
+    sends = (WITHIN,)
+    draws_clients = True
+
+    def why_not(self, method: MethodFacts) -> str | None:
+        """Serve methods whose server half needs nothing but one mean of states."""
+        if method.topology == "pooled":
+            return "it pools the data itself, so there are no updates to clip"
+        if method.topology == "serial":
+            return "its model passes from one client to the next, so there is no sum to add noise to"
+        if method.needs_individual_updates:
+            return "its server half looks at every client's own update, and noise on their sum hides none"
+        if method.beside_state:
+            return f"it also sends {' and '.join(method.beside_state)}, which has no bound and gets no noise"
+        return None
+
+    def check(self, run: PlannedRun) -> None:
+        """Refuse batch norm."""
+        require_opacus()
+        require_no_buffers(
+            self.name,
+            run.module,
+            "they are no part of a clipped update, and noise would make variances negative",
+        )
+
+    def planned(self, run: PlannedRun) -> Self:
+        """Find delta, and the noise for a target epsilon."""
+        steps = Steps(run.in_round / len(run.train_sizes), run.rounds)
+        return type(self)(filled_in(self.settings, units=len(run.train_sizes), worst=[steps]))
+
+    def cost_notes(self, run: PlannedRun) -> list[str]:
+        """What epsilon comes to, what it covers, and how much louder than a client the noise is."""
+        settings, rate = self.settings, run.in_round / len(run.train_sizes)
+        spent = epsilon_of([Steps(rate, run.rounds)], noise=settings.multiplier, delta=settings.tolerated)
+        ratio = self._noises.updates * math.sqrt(run.numbers) / run.in_round
+        return [
+            f"{self.name}: epsilon {spent:.3g} at delta {settings.tolerated:.2g} for a client after "
+            f"{run.rounds} rounds. It covers the weights of every round; the training loss, validation "
+            "scores and a round chosen by them are outside it (--selection last chooses by none)",
+            f"{self.name}: the noise in a round's mean is about {ratio:.2g} times as long as a clipped "
+            "update can be; more clients, a smaller model or a larger epsilon make it less. Clients count "
+            "alike",
+            *([f"{self.name}: noise {settings.origin}"] if settings.noise_seed == "run" else []),
+        ]
+
+    # who takes part
+
+    def invited(
+        self, clients: int, *, fraction: float, round: int, seed: int, state: MutableMapping[str, Tensor]
+    ) -> Sequence[int]:
+        """Draw every client on its own (Poisson), as the accountant assumes; a round may be empty."""
+        rate = participant_count(clients, fraction) / clients
+        state[_RATE] = torch.tensor([rate], dtype=torch.float64)
+        stream = self._stream("participation", round, seed=seed, memory=state)
+        drawn: list[int] = stream.chosen(clients, rate).tolist()
+        return drawn
+
+    # the client's half
+
+    def seal(self, update: Update, side: ClientSide) -> Update:
+        """Clip the difference from the round's start; diagnostics stay with the client."""
+        assert side.start is not None, "updates are sealed after training"
+        start = side.start.to(update.weights.device)
+        change = clipped(update.weights - start, float(side.received[_CLIP]))
+        told = {WITHIN: torch.tensor([change.within])} if self.settings.adaptive else {}
+        return replace(update, weights=start + change.vector, extras=told, diagnostics={})
+
+    # the server's half
+
+    def begin(self, side: ServerSide) -> Message:
+        """Tell the clients the clipping norm."""
+        return {_CLIP: torch.tensor([self._clip(side.state)], dtype=torch.float64)}
+
+    def finish(self, side: ServerSide, received: Sequence[Received], rows: Tensor) -> Opened:
+        """Add up what is within the norm, add noise, and divide by the number of clients expected.
+
+        Updates are clipped once more: rounding, or a client that does not clip, may have left them longer.
+        """
+        clip, noises = self._clip(side.state), self._noises
+        expected = float(side.state[_RATE]) * side.population
+        total = torch.zeros(len(side.weights), dtype=torch.float64)
+        for row in rows:
+            total += clipped(row.double() - side.weights.double(), clip).vector
+        stream = self._stream("noise", side.round, seed=side.seed, memory=side.state)
+        total += torch.from_numpy(stream.normal(len(total)) * noises.updates * clip)
+        if self.settings.adaptive:
+            centred = sum(float(update.extras[WITHIN]) - 0.5 for _, update in received)
+            part = (centred + noises.counts * float(stream.normal(1)[0])) / expected + 0.5
+            clip = followed(clip, part, quantile=self.settings.quantile, rate=self.settings.clip_rate)
+            side.state[_CLIP] = torch.tensor([clip], dtype=torch.float64)
+        side.state[_ROUNDS] = torch.tensor([side.round])
+        return Opened(
+            updates=SummedUpdates(
+                clients=tuple(client for client, _ in received),
+                rows=(side.weights.double() + total / expected).float()[None],
+                samples=torch.tensor([expected], dtype=torch.float64),
+                steps=torch.tensor([float(sum(update.steps for _, update in received))], dtype=torch.float64),
+                extras=({},),
+                layout=side.layout,
+                uniform=side.method.weighting == "uniform",
+            ),
+            loss=sum(update.loss for _, update in received) / len(received) if received else math.nan,
+            seen=sum(update.seen for _, update in received),
+        )
+
+    # the record
+
+    def lines(self, update: Update, method: MethodFacts) -> list[Leaving]:
+        """Updates are clipped when they leave, and noised only behind the server."""
+        state = ", ".join(method.in_state)
+        how = {
+            state: "clipped; the server adds noise to the sum",
+            WITHIN: "the server adds noise to the sum",
+        }
+        return [
+            replace(line, protected=how.get(line.kind, line.protected))
+            for line in plain_lines(update, method)
+        ]
+
+    def spent(self, state: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Epsilon after the rounds so far: a function of their number, the rate and the noise alone."""
+        if _ROUNDS not in state:
+            return {}
+        settings, rate, rounds = self.settings, float(state[_RATE]), int(state[_ROUNDS])
+        epsilon = epsilon_of([Steps(rate, rounds)], noise=settings.multiplier, delta=settings.tolerated)
+        return spent_numbers(
+            settings,
+            unit="client",
+            epsilon=epsilon,
+            clip=self._clip(state),
+            sampling_rate=rate,
+            steps=rounds,
+        )
+
+    def statement(self) -> str:
+        """Who can learn what."""
+        return (
+            "Each client's update was shortened to a norm before it left, and the server added Gaussian "
+            "noise to their sum: the weights of every round hide, up to epsilon and delta, whether a client "
+            "took part. Whoever runs the server can read each client's shortened update, its number of "
+            f"samples and its training loss. The noise came {self.settings.origin}."
+        )
+
+    @property
+    def _noises(self) -> Shares:
+        share = self.settings.clip_share if self.settings.adaptive else 0.0
+        return divided(self.settings.multiplier, share=share)
+
+    def _clip(self, state: Mapping[str, Tensor]) -> float:
+        return float(state[_CLIP]) if _CLIP in state else self.settings.clip
+
+    def _stream(
+        self, purpose: str, round: int, *, seed: int, memory: MutableMapping[str, Tensor]
+    ) -> NoiseStream:
+        key = noise_key(self.settings.noise_seed, seed=seed, memory=memory)
+        return NoiseStream(key, f"{self.name}: {purpose}", "server", round)
