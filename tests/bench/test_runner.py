@@ -99,18 +99,18 @@ def test_finished_jobs_are_never_repeated(finished_bench):
     assert not found.missing and [result.label for result in found.results] == ["other name"] * 2
 
 
-def test_two_benches_do_not_share_a_folder_at_a_time(make_grid, tmp_path):
+def test_two_benches_do_not_share_a_folder_at_a_time(make_table_grid, tmp_path):
     place = BenchFolder(tmp_path / "bench")
     with place.locked(), pytest.raises(UnseenError, match="another process is working in"):
-        run_bench(make_grid(), place, workers=1)
+        run_bench(make_table_grid(), place, workers=1)
 
 
-def test_a_failed_job_is_shown_kept_and_retried_on_request(make_grid, tmp_path):
+def test_a_failed_job_is_shown_kept_and_retried_on_request(make_table_grid, tmp_path):
     """The data's size makes a batch impossible; then a traceback: both are the job's own affair."""
     methods = {"fedavg": {}, "too large": {"method": "fedavg", "batch_size": 100_000}}
-    grid, place, witness = make_grid(methods=methods), BenchFolder(tmp_path / "bench"), Witness()
+    grid, place, witness = make_table_grid(methods=methods), BenchFolder(tmp_path / "bench"), Witness()
     outcome = run_bench(grid, place, workers=1, watcher=witness)
-    assert witness.done == ["fedavg 75 seed 0"] and [r.label for r in outcome.results] == ["fedavg"]
+    assert witness.done == ["fedavg west seed 0"] and [r.label for r in outcome.results] == ["fedavg"]
     ((job, reason),) = outcome.failed
     assert job.label == "too large" and "100000" in reason and witness.reasons == {job.name: reason}
     assert json.loads((place.work / job.id / "failure.json").read_text())["reason"] == reason
@@ -132,31 +132,30 @@ class KillsWorkers(Witness):
                 os.kill(child.pid, signal.SIGKILL)
 
 
-def test_a_killed_worker_costs_one_job_which_goes_on_from_its_checkpoint(make_grid, tmp_path):
-    common = {"data": "rotated-digits", "rounds": 4, "batches_per_epoch": 2, "lr": 0.05}
+def test_a_killed_worker_costs_one_job_which_goes_on_from_its_checkpoint(make_table_grid, tmp_path):
     methods = {"fedavg": {}, "ppdg": {}, "fedprox": {}}
     grid, place, killer = (
-        make_grid(common=common, methods=methods),
+        make_table_grid(rounds=30, methods=methods),
         BenchFolder(tmp_path / "b"),
         KillsWorkers(),
     )
     outcome = run_bench(grid, place, workers=1, watcher=killer)
-    assert killer.done == ["fedavg 75 seed 0", "fedprox 75 seed 0"], "the bench went on with a new worker"
+    assert killer.done == ["fedavg west seed 0", "fedprox west seed 0"], "the bench went on with a new worker"
     ((job, reason),) = outcome.failed
     assert job.label == "ppdg" and "SIGKILL" in reason
 
     witness = Witness()
     again = run_bench(grid, place, workers=1, watcher=witness, retry_failed=True)
     assert not again.failed and len(again.results) == 3
-    assert witness.rounds[job.name][0] in (1, 2), "rounds before the kill are not run again"
+    assert witness.rounds[job.name][0] >= 1, "rounds before the kill are not run again"
     whole = run(RunConfig.load(RunFolder(place.work / job.id).config), out=tmp_path / "whole")
     model = (place.work / job.id / "model.safetensors").read_bytes()
     assert model == (whole.folder / "model.safetensors").read_bytes()
 
 
-def test_a_worker_killed_before_its_run_began_leaves_nothing_in_the_way(make_grid, tmp_path):
-    grid, place = make_grid(methods={"fedavg": {}}), BenchFolder(tmp_path / "b")
-    folder = grid.job("fedavg", "75", 0).folder(place.work)
+def test_a_worker_killed_before_its_run_began_leaves_nothing_in_the_way(make_table_grid, tmp_path):
+    grid, place = make_table_grid(methods={"fedavg": {}}), BenchFolder(tmp_path / "b")
+    folder = grid.job("fedavg", "west", 0).folder(place.work)
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "checkpoints" / "lock").touch()
     assert not run_bench(grid, place, workers=1).failed

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext
 
@@ -60,21 +61,27 @@ class Watcher:
         """Hear that time passes: several times a second."""
 
 
+def start_server() -> ForkServerContext:
+    """Start the process that workers are forked from, so that it loads its libraries while others work."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([_PRELOAD])
+    forkserver.ensure_running()
+    return context
+
+
 class Pool:
     """Hands jobs, in their order, to worker processes."""
 
     def __init__(self, folder: BenchFolder, *, workers: int, where: Where, watcher: Watcher) -> None:
         self.folder, self.workers, self.where, self.watcher = folder, workers, where, watcher
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([_PRELOAD])
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Run all jobs; interrupted, it ends its workers, whose finished rounds are kept."""
-        queue = deque(jobs)
+        queue, context = deque(jobs), start_server()
         hands: list[_Hand] = []
         try:
             while queue or any(hand.job for hand in hands):
-                hands += [_Hand(self._context) for _ in range(min(self.workers - len(hands), len(queue)))]
+                hands += [_Hand(context) for _ in range(min(self.workers - len(hands), len(queue)))]
                 for hand in hands:
                     if hand.job is None and queue:
                         self._hand_over(hand, queue.popleft())

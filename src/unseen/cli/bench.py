@@ -196,6 +196,7 @@ def _run(
     again: str,
 ) -> tuple[Outcome, Grid]:
     """Run what is missing under the eyes of the user; Ctrl-C leaves with a line on how to go on."""
+    from unseen.bench.pool import start_server
     from unseen.bench.runner import bench_state, choose_workers, known_domains, look_at_data, run_bench
     from unseen.cli.bench_view import BenchView
     from unseen.cli.waiting import LateBar
@@ -204,6 +205,8 @@ def _run(
     try:
         known = known_domains(grid, folder)
         if known is None:
+            if not collect:
+                start_server()
             with LateBar(console) as bar:
                 known = look_at_data(grid, where, progress=bar)
         if collect:
