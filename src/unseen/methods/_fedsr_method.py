@@ -41,6 +41,7 @@ class RepresentationMethod(Method[R]):
     """
 
     paper = FEDSR_PAPER
+    beyond_losses = "it keeps means over batches of the terms of its loss"
     probabilistic: ClassVar[bool] = True
 
     @property

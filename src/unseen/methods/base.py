@@ -46,6 +46,9 @@ class Method(ABC, Generic[S]):
     merges                    of the extras: whether the server half needs only their `mean` over clients,
                               with the weights of the states, or their `sum`; what is not named here it
                               needs of each client, and secure summation cannot serve it
+    beyond_losses             how the client half uses its samples other than by the loss that each has alone,
+                              given to `work.fit`; empty if it does not; none = not said, which is taken for
+                              a yes unless the client half is the one here
     """
 
     name: ClassVar[str]
@@ -56,6 +59,7 @@ class Method(ABC, Generic[S]):
     sends: tuple[str, ...] = ("model weights", "number of samples")
     in_state: tuple[str, ...] = ("model weights",)
     merges: ClassVar[Mapping[str, Merge]] = {}
+    beyond_losses: str | None = None
 
     def __init__(self, settings: S) -> None:
         self.settings = settings
@@ -79,6 +83,9 @@ class Method(ABC, Generic[S]):
     @property
     def facts(self) -> MethodFacts:
         """What protections need to know."""
+        beyond = self.beyond_losses
+        if beyond is None:
+            beyond = "" if type(self).client is Method.client else MethodFacts.beyond_losses
         return MethodFacts(
             name=self.name,
             topology=self.topology,
@@ -88,6 +95,7 @@ class Method(ABC, Generic[S]):
             weighting=self.weighting,
             merges=self.merges,
             surgery=self.surgery,
+            beyond_losses=beyond,
         )
 
     @classmethod

@@ -67,6 +67,7 @@ class COPA(Method[COPASettings]):
     )
     needs_individual_updates = True
     sends = ("model weights", "number of samples", COUNTS)
+    beyond_losses = "it sends how many samples it has of every domain"
 
     def build_for(self, network: Network, *, sources: Sequence[str], seed: int) -> nn.Module:
         """Give the network one classifier a source domain, in the order of their names."""

@@ -44,6 +44,7 @@ class CSAC(Method[CSACSettings]):
         venue="IEEE TKDE",
     )
     needs_individual_updates = True
+    beyond_losses = "its loss compares the features of a batch as a set"
 
     def client(self, work: ClientWork) -> Update:
         """Acquire in the client's first round, calibrate in all others."""

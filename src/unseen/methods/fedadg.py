@@ -43,6 +43,7 @@ class FedADG(Method[FedADGSettings]):
     )
     sends = ("model weights", "weights of the feature generator", "number of samples")
     in_state = ("model weights", "weights of the feature generator")
+    beyond_losses = "it trains a discriminator on its samples beside the model"
 
     @property
     def weighting(self) -> Weighting:

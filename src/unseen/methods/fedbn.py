@@ -53,6 +53,7 @@ class FedBN(Method[FedBNSettings]):
         year=2021,
         venue="ICLR",
     )
+    beyond_losses = ""
 
     def __init__(self, settings: FedBNSettings) -> None:
         super().__init__(settings)

@@ -62,6 +62,7 @@ class FedGA(Method[FedGASettings]):
     )
     needs_individual_updates = True
     sends = ("model weights", "number of samples", GAP)
+    beyond_losses = "it sends how well models do on its samples"
 
     def client(self, work: ClientWork) -> Update:
         """Compare the model received with the own one of before, train, and keep the risk of the result."""

@@ -44,6 +44,7 @@ class FedNova(Method[FedNovaSettings]):
         venue="NeurIPS",
     )
     sends = ("model weights", "number of samples", NORMALISER)
+    beyond_losses = ""
 
     def client(self, work: ClientWork) -> Update:
         """Train as in FedAvg and say how many effective steps that was."""

@@ -47,6 +47,7 @@ class FedProx(Method[FedProxSettings]):
         year=2020,
         venue="MLSys",
     )
+    beyond_losses = ""
 
     def client(self, work: ClientWork) -> Update:
         """Train on the task's loss; the proximal term joins in as its gradient mu (w_k - w)."""

@@ -79,6 +79,7 @@ class MDFL(Method[MDFLSettings]):
         venue="Machine Learning: Science and Technology",
     )
     sends = ("model weights", "number of samples", SUMS, COUNTS)
+    beyond_losses = "it sends statistics of the features of its samples, class by class"
 
     def broadcast(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Send the table of class means and counts; there is none before the first round."""

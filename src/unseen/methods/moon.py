@@ -69,6 +69,7 @@ class MOON(Method[MOONSettings]):
         year=2021,
         venue="CVPR",
     )
+    beyond_losses = "it keeps means over batches of how features compare"
 
     def build(self, network: Network, *, seed: int) -> nn.Module:
         """The network itself, or with the paper's projection between its features and a new head."""

@@ -75,6 +75,10 @@ class Scaffold(Method[ScaffoldSettings]):
         super().__init__(settings)
         if not settings.control:
             self.sends = Method.sends
+        read_twice = settings.control and settings.option == "I"
+        self.beyond_losses = (
+            "with option I it reads all samples once more, for their gradient" if read_twice else ""
+        )
 
     def broadcast(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Send c; it is zero, and not sent, before the first round."""

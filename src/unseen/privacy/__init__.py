@@ -10,6 +10,7 @@ from unseen.privacy.base import (
     withheld,
 )
 from unseen.privacy.dp_clients import DPClients
+from unseen.privacy.dp_samples import DPSamples
 from unseen.privacy.facts import (
     ClientSide,
     Merge,
@@ -29,6 +30,7 @@ __all__ = [
     "PROTECTIONS",
     "ClientSide",
     "DPClients",
+    "DPSamples",
     "Leaving",
     "Left",
     "Merge",

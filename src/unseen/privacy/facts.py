@@ -32,6 +32,8 @@ class MethodFacts:
     merges     of what is sent beside the state: whether the server half needs only its mean (with the same
                weights as the states) or its sum over the clients; what is not named it needs of each client
     surgery    its server half, where it combines states by coefficients that depend on their Gram matrix only
+    beyond_losses  how its client half uses samples other than by the loss that each has alone in `fit`; empty
+               if it does not
     """
 
     name: str
@@ -42,6 +44,7 @@ class MethodFacts:
     weighting: Weighting = "samples"
     merges: Mapping[str, Merge] = field(default_factory=dict)
     surgery: SurgeryPlan | None = None
+    beyond_losses: str = "it does not say that it uses samples only by the loss that each has alone"
 
     @property
     def beside_state(self) -> tuple[str, ...]:

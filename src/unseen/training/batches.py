@@ -52,7 +52,7 @@ class Preparation:
     def __call__(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         """Move, augment (in training) and normalise a batch."""
         inputs = self._moved(batch.inputs)
-        if generator is None or self.augmentation == "none" or inputs.ndim != 4:
+        if generator is None or self.augmentation == "none" or inputs.ndim != 4 or not len(inputs):
             inputs = self.normalise(inputs)
         else:
             augment = AUGMENTATIONS[self.augmentation]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unseen.data import Batch, Samples
-from unseen.errors import UnseenError
+from unseen.errors import UnseenError, UsageError
 from unseen.models import FlatState
 from unseen.randomness import torch_generator
 from unseen.training.batches import Preparation, batch_positions
@@ -25,6 +25,10 @@ from unseen.training.plan import TrainingPlan
 
 Loss = Callable[[Batch], Tensor]
 AdjustGradient = Callable[[Tensor, Tensor], None]
+Draw = Callable[..., Iterator[Tensor]]
+"""Draws the positions of one epoch's batches; called like `batch_positions`."""
+Differentiate = Callable[[Loss, Batch], Tensor]
+"""Puts the gradient of a loss on a batch into the flat gradient and returns the loss."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,8 @@ class ClientWork:
     received      what else the server sent with them
     state         the client's own memory: kept from round to round, never sent
     progress      called with the number of samples after every batch
+    draw          how batches are drawn
+    differentiate how `fit` finds gradients, in place of a backward pass: a protection may put its own here
     """
 
     client: str
@@ -80,6 +86,8 @@ class ClientWork:
     received: Mapping[str, Tensor] = field(default_factory=dict)
     state: MutableMapping[str, Tensor] = field(default_factory=dict)
     progress: Callable[[int], None] = lambda _: None
+    draw: Draw = batch_positions
+    differentiate: Differentiate | None = None
     _steps: int = 0
     _samples_seen: int = 0
     _loss_sum: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
@@ -109,7 +117,7 @@ class ClientWork:
         order, augment = self.generator(f"{purpose}: order"), self.generator(f"{purpose}: augmentation")
         plan, samples = plan or self.plan, self.train if samples is None else samples
         for _ in range(plan.epochs):
-            for positions in batch_positions(
+            for positions in self.draw(
                 len(samples), plan.batch_size, generator=order, batches=plan.batches_per_epoch
             ):
                 yield self.prepare(samples.gather(positions), augment)
@@ -139,7 +147,12 @@ class ClientWork:
         adjust_gradient  called with the flat parameters and gradient of the shared module before every step,
                          to change the gradient in place (proximal terms, control variates)
         """
-        plan = plan or self.plan
+        if self.differentiate is not None and companions:
+            raise UsageError(
+                "modules that are trained along (companions) would carry samples unprotected into the "
+                "model's gradients; use another --method, or --protect none"
+            )
+        plan, differentiate = plan or self.plan, self.differentiate or self._backward
         trained = [self.flat, *companions]
         optimisers = [make_optimiser(plan, flat.parameters, flat.gradient) for flat in trained]
         for flat in trained:
@@ -147,14 +160,18 @@ class ClientWork:
         for batch in self.batches(plan=plan, purpose=purpose, samples=samples):
             for flat in trained:
                 flat.gradient.zero_()
-            with self.prepare.computing():
-                value = loss(batch)
-            value.backward()
+            value = differentiate(loss, batch)
             if adjust_gradient is not None:
                 adjust_gradient(self.flat.parameters, self.flat.gradient)
             for optimiser in optimisers:
                 optimiser.step()
             self.meter(value, batch)
+
+    def _backward(self, loss: Loss, batch: Batch) -> Tensor:
+        with self.prepare.computing():
+            value = loss(batch)
+        value.backward()
+        return value
 
     def update(
         self, *, extras: dict[str, Tensor] | None = None, diagnostics: dict[str, Any] | None = None
