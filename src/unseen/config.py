@@ -26,6 +26,8 @@ PROTECTION = ("protect", "protect_settings")
 """Fields that say how updates are protected; runs without protection keep the identity they always had."""
 TABLES = ("settings", "protect_settings")
 """Fields that are tables of their own in the file."""
+LATER = {"update_dtype": "float32"}
+"""Fields that came later: at these values they leave a run's identity as it was without them."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class RunConfig:
     selection: str = "source-validation"
     precision: str = "float32"
     compile: bool = False
+    update_dtype: str = "float32"
     # how it is protected
     protect: str = "none"
     protect_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -126,6 +129,7 @@ class RunConfig:
             del what["validate_on"]  # keeps the identity of runs from before there was the field
         if self.protect == "none":
             what = {key: value for key, value in what.items() if key not in PROTECTION}
+        what = {key: value for key, value in what.items() if key not in LATER or value != LATER[key]}
         what["data"] = Path(self.data).name
         what["weights"] = None if self.weights is None else Path(self.weights).name
         text = json.dumps({**what, **content}, sort_keys=True, default=str)

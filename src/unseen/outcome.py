@@ -13,13 +13,16 @@ import numpy.typing as npt
 import torch
 
 from unseen.data import Indices, Samples, Task
-from unseen.engine import Experiment, Record, Workspace, judged
+from unseen.engine import Engine, Experiment, NoAnswer, Record, Workspace, judged
+from unseen.engine.experiment import EvaluationSet
+from unseen.errors import UnseenError
 from unseen.evaluation import (
     PRIMARY,
     VALIDATION_DOMAIN,
     ClassificationTally,
     GroupedTally,
     Selection,
+    Tally,
     group_metrics,
     mean_metric,
     predict_batches,
@@ -34,11 +37,16 @@ EXAMPLES = 12
 SCATTER_POINTS = 500
 
 
-def final_record(workspace: Workspace, selected_round: int) -> Record:
-    """Evaluate the network as it now stands in the workspace, in the detail that the report shows."""
+def final_record(engine: Engine, weights: torch.Tensor, selected_round: int) -> Record:
+    """Evaluate these weights in the detail that the report shows.
+
+    Single samples (pictures, points) are shown only where they lie in this process anyway.
+    """
+    workspace = engine.workspace
     experiment = workspace.experiment
     sets = experiment.evaluation_sets("validation", VALIDATION_DOMAIN, "test", "target")
-    tallies = workspace.evaluate_all(sets)
+    sets, tallies = _answered(sets, engine.evaluate(weights, sets))
+    workspace.flat.load(weights)
     record: Record = {"round": selected_round, **judged(experiment, sets, tallies)}
     confusion = []
     for (domain, split), found, entry in zip(sets, tallies, record["scores"], strict=True):
@@ -49,13 +57,13 @@ def final_record(workspace: Workspace, selected_round: int) -> Record:
                 confusion.append({"domain": domain, "matrix": tally.confusion.tolist()})
     shown = Left()
     if experiment.data.task == "regression":
-        scatter = _scatter(workspace)
+        scatter = _scatter(workspace) if engine.holds_data else []
         for plot in scatter:
             numbers = 2 * len(plot["truth"])
             shown.add(plot["domain"], [Leaving(SCATTER, numbers, 8 * numbers)])
         return {**record, "scatter": scatter, "left": record["left"] + shown.entries()}
     pictures = experiment.data.is_image and not experiment.data.is_measured
-    examples = _examples(workspace) if pictures else []
+    examples = _examples(workspace) if pictures and engine.holds_data else []
     if examples:
         sizes = sum(len(example["png"]) * 3 // 4 for example in examples)
         shown.add(examples[0]["domain"], [Leaving(PICTURES, len(examples), sizes)])
@@ -65,6 +73,22 @@ def final_record(workspace: Workspace, selected_round: int) -> Record:
         "examples": examples,
         "left": record["left"] + shown.entries(),
     }
+
+
+def _answered(
+    sets: Sequence[EvaluationSet], answers: Sequence[Tally | NoAnswer]
+) -> tuple[list[EvaluationSet], list[Tally]]:
+    """Insist on the held-out domains: without them there is no result. A source may have left for good."""
+    for (domain, split), answer in zip(sets, answers, strict=True):
+        if isinstance(answer, NoAnswer) and split == "target":
+            raise UnseenError(
+                f"the closing evaluation lacks {domain}, which is held out: {answer.reason}; "
+                "all rounds are kept, go on with --resume once it is back"
+            )
+    found = [
+        (key, answer) for key, answer in zip(sets, answers, strict=True) if not isinstance(answer, NoAnswer)
+    ]
+    return [key for key, _ in found], [tally for _, tally in found]
 
 
 def make_result(records: Sequence[Record], *, selection: Selection, task: Task) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -35,6 +36,7 @@ from unseen.serving import SavedModel, load_model, save_model
 from unseen.serving.saved import ModelCard
 from unseen.setup import Setup, prepare_run
 
+EngineMaker = Callable[[Setup, StateStore], Engine]
 LISTED_CLIENTS = 1000
 """Runs with more clients do not list every one of them in the records."""
 NAMED_DOMAINS = 3
@@ -67,11 +69,13 @@ def run(
     listener: Listener | None = None,
     data: DataSet | None = None,
     report: bool = True,
+    engine: EngineMaker | None = None,
 ) -> RunResult:
     """Run (or, with `resume`, continue) the training that `config` describes, in the folder `out`.
 
     data    samples already in memory, in place of those that the configuration names
     report  whether the page is written; `unseen report` writes it later
+    engine  makes the engine, in place of those of this machine
     """
     listener = listener or Listener()
     folder = RunFolder(out)
@@ -86,25 +90,40 @@ def run(
             _require_same(setup.config, RunConfig.load(folder.config), folder)
         else:
             setup.config.save(folder.config)
-        return _Run(setup, folder, listener, report=report).complete()
+        return _Run(setup, folder, listener, engine or engine_here, report=report).complete()
+
+
+def engine_here(setup: Setup, states: StateStore) -> Engine:
+    """Make the engine that works on this machine, with the set-up's hands."""
+    return make_engine(
+        setup.experiment,
+        states,
+        setup.hands,
+        max_clients=_most_clients(setup),
+    )
+
+
+def _most_clients(setup: Setup) -> int:
+    """How many clients a round may have."""
+    experiment, fraction = setup.experiment, setup.config.fraction
+    if fraction < 1 and experiment.protection.draws_clients:
+        return len(experiment.federation)
+    return participant_count(len(experiment.federation), fraction)
 
 
 class _Run:
     """One run in its folder: opens or continues it, goes through its rounds, closes it."""
 
-    def __init__(self, setup: Setup, folder: RunFolder, listener: Listener, *, report: bool) -> None:
+    def __init__(
+        self, setup: Setup, folder: RunFolder, listener: Listener, make: EngineMaker, *, report: bool
+    ) -> None:
         self.setup, self.folder, self.listener, self.report = setup, folder, listener, report
         found = Checkpoint.load(folder.checkpoint) if folder.checkpoint.exists() else None
         if found is not None and found.run_id != setup.run_id:
             raise UsageError(f"{folder.path} holds a run on other data or weights: choose another --out")
         self.states = StateStore(folder.client_states, found.client_states if found else None)
         self.records = Records(folder.records, keep_bytes=found.records_bytes if found else 0)
-        self.engine: Engine = make_engine(
-            setup.experiment,
-            self.states,
-            setup.hands,
-            max_clients=self._most_clients(),
-        )
+        self.engine = make(setup, self.states)
         self.flat = self.engine.workspace.flat
         if found is None:
             start = self.flat.read().cpu()
@@ -143,8 +162,7 @@ class _Run:
         """Evaluate the selected model in detail; write result, model and report."""
         selection, task = cast(Selection, self.setup.config.selection), self.setup.experiment.data.task
         chosen = rounds_best(self.records, selection, task)
-        self.flat.load(self.checkpoint.selected)
-        self._record("final", **final_record(self.engine.workspace, chosen))
+        self._record("final", **final_record(self.engine, self.checkpoint.selected, chosen))
         self.records.sync()
         outcome = make_result(self.records.entries, selection=selection, task=task)
         config = self.setup.config
@@ -175,13 +193,6 @@ class _Run:
         protection = self.setup.experiment.protection
         spent = protection.spent(self.checkpoint.protection)
         return {"name": protection.name, "statement": protection.statement(), **spent}
-
-    def _most_clients(self) -> int:
-        """How many clients a round may have."""
-        experiment, fraction = self.setup.experiment, self.setup.config.fraction
-        if fraction < 1 and experiment.protection.draws_clients:
-            return len(experiment.federation)
-        return participant_count(len(experiment.federation), fraction)
 
     def _card(self) -> ModelCard:
         setup, experiment = self.setup, self.setup.experiment
@@ -238,7 +249,7 @@ class _Run:
                 for client in clients
             ],
             "client_count": len(federation),
-            "left": left_beforehand(self.setup),
+            "left": [*left_beforehand(self.setup), *self.engine.beforehand],
             "held_out": self.setup.config.hold_out,
             **self._validation_domains(),
         }

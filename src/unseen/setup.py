@@ -13,7 +13,7 @@ from unseen.data import DataRequest, DataSet, load_data
 from unseen.data.augment import AUGMENTATIONS
 from unseen.data.sources import Progress, no_progress
 from unseen.data.transforms import Normalise
-from unseen.engine import Experiment, Hands, Listener, choose_device, choose_hands
+from unseen.engine import UPDATE_DTYPES, Experiment, Hands, Listener, choose_device, choose_hands
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.evaluation import SELECTION_RULES
 from unseen.federation import (
@@ -72,12 +72,7 @@ def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = No
         held_out=config.hold_out,
         among=config.sources,
         validate_on=config.validate_on,
-        plan=PartitionPlan(
-            kind=cast(Any, config.partition),
-            clients_per_domain=config.clients_per_domain,
-            alpha=config.alpha,
-            heterogeneity=config.heterogeneity,
-        ),
+        plan=partition_plan(config),
         fractions=SplitFractions(validation=config.validation, test=config.test),
         seed=config.seed,
     )
@@ -101,10 +96,51 @@ def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = No
         settings=dict(vars(method.settings)),
         protect_settings=dict(vars(protection.settings)),
     )
+    experiment = make_experiment(
+        config,
+        data,
+        federation,
+        method=method,
+        target=(encoding.target_mean, encoding.target_std) if encoding else (0.0, 1.0),
+    )
+    content = {"data_fingerprint": data.fingerprint}
+    weights = _weights_file(config)
+    if weights is not None:
+        content["weights_fingerprint"] = hashlib.sha256(weights.read_bytes()).hexdigest()
+    hands = choose_hands(
+        workers=config.workers,
+        threads=config.threads,
+        clients=participant_count(len(federation), config.fraction),
+        parameters=sum(parameter.numel() for parameter in experiment.network.parameters()),
+        samples=experiment.samples_in_round(config.fraction) * config.rounds,
+        on_cpu=device.type == "cpu",
+    )
+    config = config.resolved(workers=hands.workers, threads=hands.threads)
     facts = ModelFacts(data.input_shape, data.outputs)
-    weights = weights_file(config.weights, cast(str, config.model), _data_root(config))
+    notes: tuple[str, ...] = ()
+    if experiment.protected:
+        protection, notes = _planned_protection(config, experiment)
+        experiment = replace(experiment, protection=protection)
+        config = config.resolved(protect_settings=dict(vars(protection.settings)))
+    return Setup(config, experiment, facts, encoding, hands, config.identity(**content), notes)
+
+
+def make_experiment(
+    config: RunConfig,
+    data: DataSet,
+    federation: Federation,
+    *,
+    method: Method[Any],
+    target: tuple[float, float] = (0.0, 1.0),
+) -> Experiment:
+    """Put together what a resolved configuration says, on all of the data or on one site's part of it.
+
+    target  mean and deviation by which regression targets were standardised
+    """
+    weights = _weights_file(config)
+    facts = ModelFacts(data.input_shape, data.outputs)
     network = build_model(cast(str, config.model), facts, seed=config.seed, weights=weights)
-    experiment = Experiment(
+    return Experiment(
         data=data,
         federation=federation,
         method=method,
@@ -113,33 +149,30 @@ def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = No
         prepare=Preparation(
             normalise=_normalisation(data, network),
             augmentation=cast(str, config.augment),
-            device=device,
+            device=choose_device(config.device),
             precision=cast(Any, config.precision),
         ),
         compile=config.compile,
         seed=config.seed,
-        target_mean=encoding.target_mean if encoding else 0.0,
-        target_scale=encoding.target_std if encoding else 1.0,
-        protection=protection,
+        update_dtype=config.update_dtype,
+        target_mean=target[0],
+        target_scale=target[1],
+        protection=make_protection(config.protect, config.protect_settings),
     )
-    content = {"data_fingerprint": data.fingerprint}
-    if weights is not None:
-        content["weights_fingerprint"] = hashlib.sha256(weights.read_bytes()).hexdigest()
-    hands = choose_hands(
-        workers=config.workers,
-        threads=config.threads,
-        clients=participant_count(len(federation), config.fraction),
-        parameters=sum(parameter.numel() for parameter in network.parameters()),
-        samples=experiment.samples_in_round(config.fraction) * config.rounds,
-        on_cpu=device.type == "cpu",
+
+
+def _weights_file(config: RunConfig) -> Path | None:
+    return weights_file(config.weights, cast(str, config.model), _data_root(config))
+
+
+def partition_plan(config: RunConfig) -> PartitionPlan:
+    """How the configuration deals domains to clients."""
+    return PartitionPlan(
+        kind=cast(Any, config.partition),
+        clients_per_domain=config.clients_per_domain,
+        alpha=config.alpha,
+        heterogeneity=config.heterogeneity,
     )
-    config = config.resolved(workers=hands.workers, threads=hands.threads)
-    notes: tuple[str, ...] = ()
-    if experiment.protected:
-        protection, notes = _planned_protection(config, experiment)
-        experiment = replace(experiment, protection=protection)
-        config = config.resolved(protect_settings=dict(vars(protection.settings)))
-    return Setup(config, experiment, facts, encoding, hands, config.identity(**content), notes)
 
 
 def check_names(config: RunConfig) -> Method[Any]:
@@ -156,12 +189,17 @@ def check_names(config: RunConfig) -> Method[Any]:
         ("selection rule", config.selection, SELECTION_RULES),
         ("partition", config.partition, PARTITIONS),
         ("augmentation", config.augment or "none", AUGMENTATIONS),
-        ("engine", config.engine, ("local",)),
+        ("engine", config.engine, ("local", "flower")),
+        ("dtype of updates", config.update_dtype, UPDATE_DTYPES),
         ("table statistics", config.table_statistics, ("federated", "local")),
         ("task", config.task or "classification", ("classification", "regression")),
     ):
         if name not in known:
             raise unknown_name(kind, name, known)
+    if config.update_dtype != "float32" and config.protect != "none":
+        raise UsageError(
+            f"--update-dtype is for updates that are sent as they are, not with --protect {config.protect}"
+        )
     _plan(config)
     return method
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from unseen.cli.console import INTERRUPTED, messages, print_json, results
+from unseen.cli.places import FlowerPlace, run_somewhere, with_job_file
 from unseen.errors import UsageError
 
 EXAMPLES = """Examples:
@@ -21,8 +22,14 @@ EXAMPLES = """Examples:
     unseen train table.csv --hold-out north --target price --task regression
 
     unseen train --resume --out runs/rotated-digits-75-fedavg-0
+
+    unseen train job.toml --engine flower --coordinator fed.example.org:9000 --ca ca.crt
 """
 
+NO_PART_OF_THE_RUN = (
+    *("set_", "protect_set", "out", "resume", "figures", "as_json"),
+    *("coordinator", "ca", "min_sites", "round_deadline"),
+)
 _DATA = "What is learnt"
 _WHO = "Who holds it"
 _HOW = "How it is learnt"
@@ -33,7 +40,9 @@ _WHERE = "Where"
 def train_command(  # noqa: PLR0917 (one parameter an option)
     data: Annotated[
         str | None,
-        typer.Argument(help="A named data set, a folder domain/class/image, or a table (.csv, .parquet)."),
+        typer.Argument(
+            help="A named data set, a folder domain/class/image, a table (.csv, .parquet) or a job (.toml)."
+        ),
     ] = None,
     hold_out: Annotated[
         list[str] | None,
@@ -178,9 +187,31 @@ def train_command(  # noqa: PLR0917 (one parameter an option)
     threads: Annotated[
         int | None, typer.Option(help="Threads of each process.", rich_help_panel=_WHERE)
     ] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="local: on this machine.", rich_help_panel=_WHERE)
+    update_dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Round what clients send to float16 or bfloat16: half the bytes.", rich_help_panel=_HOW
+        ),
     ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="local: on this machine; flower: at sites that keep their data.", rich_help_panel=_WHERE
+        ),
+    ] = None,
+    coordinator: Annotated[
+        str | None, typer.Option(help="Flower: address of the coordinator.", rich_help_panel=_WHERE)
+    ] = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option(help="Flower: authority of its certificate; without it no TLS.", rich_help_panel=_WHERE),
+    ] = None,
+    min_sites: Annotated[
+        int, typer.Option(help="Flower: a round with fewer sites ends the run.", rich_help_panel=_WHERE)
+    ] = 1,
+    round_deadline: Annotated[
+        float, typer.Option(help="Flower: seconds that sites have to answer.", rich_help_panel=_WHERE)
+    ] = 3600.0,
     out: Annotated[
         Path | None,
         typer.Option(help="Run folder; made under runs/ if not given.", rich_help_panel=_WHERE),
@@ -202,13 +233,14 @@ def train_command(  # noqa: PLR0917 (one parameter an option)
     given = {
         name: value
         for name, value in locals().items()
-        if value is not None and name not in ("set_", "protect_set", "out", "resume", "figures", "as_json")
+        if value is not None and name not in NO_PART_OF_THE_RUN
     }
     if set_:
         given["settings"] = parse_settings(set_)
     if protect_set:
         given["protect_settings"] = parse_settings(protect_set)
-    run_and_report(given, out=out, resume=resume, figures=figures, as_json=as_json)
+    place = FlowerPlace(coordinator, ca, min_sites, round_deadline)
+    run_and_report(given, out=out, resume=resume, figures=figures, as_json=as_json, place=place)
 
 
 train_command.__doc__ = f"{train_command.__doc__}\n\n{EXAMPLES}"
@@ -226,14 +258,21 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
 
 
 def run_and_report(
-    given: dict[str, Any], *, out: Path | None, resume: bool, figures: bool = False, as_json: bool = False
+    given: dict[str, Any],
+    *,
+    out: Path | None,
+    resume: bool,
+    figures: bool = False,
+    as_json: bool = False,
+    place: FlowerPlace | None = None,
 ) -> None:
     """Run with live progress, then print the table and where things lie."""
     from unseen.cli.progress import LiveProgress
     from unseen.config import RunConfig
     from unseen.report import result_table, write_figures
-    from unseen.run import default_folder, resume_config, run
+    from unseen.run import default_folder, resume_config
 
+    given = with_job_file(given)
     if resume and out is not None and "data" not in given:
         config = resume_config(out, given)
     else:
@@ -244,9 +283,9 @@ def run_and_report(
     console = messages()
     try:
         with LiveProgress(console, label=config.method) as listener:
-            result = run(config, out=folder, resume=resume, listener=listener)
+            result = run_somewhere(config, place, out=folder, resume=resume, listener=listener)
     except KeyboardInterrupt:
-        again = f"unseen train --resume --out {shlex.quote(str(folder))}"
+        again = f"unseen train --resume --out {shlex.quote(str(folder))}{place.again if place else ''}"
         console.print(f"\nStopped. Finished rounds are kept; go on with:\n  {again}")
         sys.exit(INTERRUPTED)
     if figures:

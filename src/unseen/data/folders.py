@@ -31,11 +31,11 @@ def load_scan(scan: FolderScan, request: DataRequest) -> DataSet:
     decoded = decoded_images(path, scan.files, size=size, progress=request.progress)
     notes = [*scan.oddities(), *([decoded.note] if decoded.note else [])]
     if decoded.unreadable:
-        notes.append(_left_out(path, scan, decoded, allowed=request.skip_unreadable))
+        notes.append(left_out(path, scan, decoded, allowed=request.skip_unreadable))
     return _data_set(path, scan, decoded, tuple(notes))
 
 
-def _left_out(path: Path, scan: FolderScan, decoded: DecodedImages, *, allowed: bool) -> str:
+def left_out(path: Path, scan: FolderScan, decoded: DecodedImages, *, allowed: bool) -> str:
     """Note the unreadable files that are left out, or refuse to."""
     first, reason = next(iter(decoded.unreadable.items()))
     others = len(decoded.unreadable) - 1

@@ -101,6 +101,18 @@ def scan_folder(folder: Path) -> FolderScan:
     return found.scan()
 
 
+def scan_site(folder: Path, *, site: str) -> FolderScan:
+    """List a site's own folder CLASS/IMAGE: one domain that is named like the site."""
+    if not folder.is_dir():
+        raise UnseenError(f"no such folder: {folder}; expected FOLDER/CLASS/IMAGE, for example dog/1.jpg")
+    found = _Findings(folder)
+    try:
+        found.collect_site(site)
+    except OSError as error:
+        raise UnseenError(f"could not list {error.filename or folder}: {error.strerror or error}") from error
+    return found.scan()
+
+
 class _Findings:
     """The lists a scan fills."""
 
@@ -117,11 +129,19 @@ class _Findings:
         for domain in self._folders(""):
             before = len(self.files)
             labels = self._folders(domain.name)
-            empty = [f"{domain.name}/{label.name}" for label in labels if not self._class(domain, label)]
+            empty = [
+                f"{domain.name}/{label.name}"
+                for label in labels
+                if not self._class(domain.name, label, below=f"{domain.name}/")
+            ]
             if len(self.files) == before:
                 self.empty_domains.append(domain.name)
             else:
                 self.empty_classes.extend(empty)
+
+    def collect_site(self, site: str) -> None:
+        labels = self._folders("")
+        self.empty_classes += [label.name for label in labels if not self._class(site, label, below="")]
 
     def scan(self) -> FolderScan:
         return FolderScan(
@@ -145,16 +165,16 @@ class _Findings:
                 place.append(f"{below}/{entry.name}".lstrip("/"))
         return folders
 
-    def _class(self, domain: os.DirEntry[str], label: os.DirEntry[str]) -> bool:
+    def _class(self, domain: str, label: os.DirEntry[str], *, below: str) -> bool:
         """Take up the images of one class folder and say whether there are any."""
         before = len(self.files)
         for entry in _entries(label.path):
-            name = f"{domain.name}/{label.name}/{entry.name}"
+            name = f"{below}{label.name}/{entry.name}"
             if entry.is_dir():
                 self.too_deep.append(name)
             elif _is_image(entry.name):
                 size, changed = _state(entry)
-                self.files.append(ImageFile(name, domain.name, label.name, size, changed))
+                self.files.append(ImageFile(name, domain, label.name, size, changed))
             else:
                 self.other_files.append(name)
         return len(self.files) > before

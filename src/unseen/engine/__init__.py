@@ -1,9 +1,9 @@
 """Runs rounds: in this process, in worker processes; checkpoints, resume."""
 
-from unseen.engine.base import Engine, Reply
+from unseen.engine.base import Engine, NoAnswer, Reply
 from unseen.engine.checkpoint import Checkpoint
 from unseen.engine.choose import Hands, choose_hands, make_engine
-from unseen.engine.experiment import Experiment, RoundStart, Workspace, choose_device
+from unseen.engine.experiment import UPDATE_DTYPES, Experiment, RoundStart, Workspace, choose_device
 from unseen.engine.folder import RunFolder
 from unseen.engine.listener import Listener
 from unseen.engine.local import LocalEngine
@@ -12,12 +12,14 @@ from unseen.engine.rounds import Rounds, Schedule, judged, scores
 from unseen.engine.states import StateStore
 
 __all__ = [
+    "UPDATE_DTYPES",
     "Checkpoint",
     "Engine",
     "Experiment",
     "Hands",
     "Listener",
     "LocalEngine",
+    "NoAnswer",
     "Record",
     "Records",
     "Reply",

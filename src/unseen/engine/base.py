@@ -9,6 +9,7 @@ from typing import Protocol
 from torch import Tensor
 
 from unseen.engine.experiment import EvaluationSet, RoundStart, Workspace
+from unseen.engine.records import Record
 from unseen.evaluation import Tally
 from unseen.privacy import Message
 from unseen.training import Update
@@ -32,14 +33,25 @@ class Answer:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class NoAnswer:
+    """In place of what a site should have sent: why it did not come."""
+
+    reason: str
+
+
 class Engine(Protocol):
     """Carries weights to clients and updates back.
 
-    workspace  this process's own copy of the module, for the closing evaluation
-    notes      what a user should know of where things are held
+    workspace   this process's own copy of the module
+    holds_data  whether the samples themselves lie in this process, so that a report may show some
+    beforehand  what left clients for this engine's own needs before the first round, as records tell it
+    notes       what a user should know of where things are held
     """
 
     workspace: Workspace
+    holds_data: bool
+    beforehand: Sequence[Record]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -55,7 +67,7 @@ class Engine(Protocol):
     def consult(self, clients: Sequence[int], messages: Sequence[Message], *, round: int) -> list[Answer]:
         """Hand each client its message of the protection's server half; return what they answer."""
 
-    def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[Tally]:
+    def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> Sequence[Tally | NoAnswer]:
         """Evaluate the deployed network on every (domain, split)."""
 
     def close(self) -> None:

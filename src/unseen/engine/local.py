@@ -21,6 +21,8 @@ from unseen.privacy import Message
 class LocalEngine:
     """Runs every client here, on one reused module."""
 
+    holds_data = True
+    beforehand: Sequence[Record] = ()
     notes: tuple[str, ...] = ()
 
     def __init__(self, experiment: Experiment, states: StateStore) -> None:

@@ -76,6 +76,9 @@ def _main_module_hidden() -> Iterator[None]:
 class WorkerEngine:
     """Hands clients out to worker processes, longest first."""
 
+    holds_data = True
+    beforehand: Sequence[Record] = ()
+
     def __init__(
         self, experiment: Experiment, states: StateStore, *, workers: int, threads: int, max_clients: int
     ) -> None:

@@ -32,7 +32,7 @@ class Records:
 
     def append(self, event: str, **values: Any) -> Record:
         """Write one event and return its record."""
-        record = {"event": event, **_plain(values)}
+        record = {"event": event, **plain(values)}
         line = (json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n").encode()
         try:
             with self.path.open("ab") as file:
@@ -58,14 +58,14 @@ def read_records(path: Path) -> list[Record]:
     return [json.loads(line) for line in lines]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Turn tensors and NumPy values into plain JSON values, and NaN or infinity into null."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

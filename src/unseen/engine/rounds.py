@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unseen.aggregation import ServerWork
 from unseen.engine.apart import client_distances
-from unseen.engine.base import Engine, Reply
+from unseen.engine.base import Engine, NoAnswer, Reply
 from unseen.engine.checkpoint import Checkpoint
 from unseen.engine.exchange import Exchange
 from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart
@@ -24,6 +24,7 @@ from unseen.engine.folder import RunFolder
 from unseen.engine.listener import Listener
 from unseen.engine.records import Record, Records
 from unseen.engine.states import StateStore
+from unseen.errors import UnseenError
 from unseen.evaluation import VALIDATION_DOMAIN, Selection, Tally, group_scores, select
 from unseen.federation import participants
 from unseen.models import Layout
@@ -195,16 +196,30 @@ class Rounds:
         """Evaluate the global model, and keep it if selection now prefers it."""
         started = time.perf_counter()
         sets = self.experiment.evaluation_sets("validation", VALIDATION_DOMAIN, "target")
-        tallies = self.engine.evaluate(self.checkpoint.weights, sets)
+        answers = self.engine.evaluate(self.checkpoint.weights, sets)
         self._record(
             "evaluation",
             round=number,
-            **judged(self.experiment, sets, tallies),
+            **judged(self.experiment, *self._tallied(number, sets, answers)),
             seconds=round(time.perf_counter() - started, 4),
         )
         best = select(self.records.entries, self.schedule.selection, self.experiment.data.task)
         if best is not None and best["round"] == number:
             self.checkpoint.selected = self.checkpoint.weights.clone()
+
+    def _tallied(
+        self, number: int, sets: Sequence[EvaluationSet], answers: Sequence[Tally | NoAnswer]
+    ) -> tuple[list[EvaluationSet], list[Tally]]:
+        """Keep the sets that were evaluated; the others are recorded with the reason."""
+        tallied = [(key, answer) for key, answer in zip(sets, answers, strict=True)]
+        for (domain, _), answer in tallied:
+            if isinstance(answer, NoAnswer):
+                reason = f"was not evaluated: {answer.reason}"
+                self._fault(number, domain, reason)
+        found = [(key, answer) for key, answer in tallied if not isinstance(answer, NoAnswer)]
+        if not found:
+            raise UnseenError(f"round {number}: the model could be evaluated nowhere; go on with --resume")
+        return [key for key, _ in found], [tally for _, tally in found]
 
     def _save(self) -> None:
         self.checkpoint.client_states = dict(self.states.versions)

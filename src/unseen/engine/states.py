@@ -6,6 +6,7 @@ crash between the two costs nothing. Clients without memory cost nothing either.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import TypeVar
@@ -60,14 +61,14 @@ class StateStore:
         """Load a client's memory; empty if it has none."""
         if client not in self.versions:
             return ClientState({})
-        return ClientState(load_file(self._path(client, self.versions[client])))
+        return ClientState(load_file(self.path(client, self.versions[client])))
 
     def write(self, client: str, state: ClientState, *, round: int) -> None:
         """Keep a client's memory if it changed in this round."""
         if not state.changed:
             return
         tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
-        write_atomically(self._path(client, round), lambda path: save_file(tensors, path))
+        write_atomically(self.path(client, round), lambda path: save_file(tensors, path))
         self.versions[client] = round
 
     def with_state(self, client: str, *, round: int, do: Callable[[ClientState], T]) -> T:
@@ -93,10 +94,18 @@ class StateStore:
         """Delete the files that no client's current version needs."""
         if not self.folder.is_dir():
             return
-        current = {self._path(client, round).name for client, round in self.versions.items()}
+        current = {self.path(client, round).name for client, round in self.versions.items()}
         for path in self.folder.iterdir():
             if path.name not in current:
                 path.unlink(missing_ok=True)
 
-    def _path(self, client: str, round: int) -> Path:
+    def forget_old_of(self, client: str) -> None:
+        """Delete all of one client's files but that of its current version."""
+        current = self.path(client, self.versions[client])
+        for path in self.folder.glob(f"{glob.escape(quote(client, safe=''))}@*.safetensors"):
+            if path != current:
+                path.unlink(missing_ok=True)
+
+    def path(self, client: str, round: int) -> Path:
+        """The file of one version of a client's memory."""
         return self.folder / f"{quote(client, safe='')}@{round}.safetensors"

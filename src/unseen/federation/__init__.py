@@ -3,6 +3,7 @@
 from unseen.federation.federation import Client, Federation, make_federation
 from unseen.federation.participation import participant_count, participants
 from unseen.federation.partition import PARTITIONS, PartitionPlan
+from unseen.federation.site import require_separable, site_federation
 from unseen.federation.split import Split, SplitFractions, split_domain
 
 __all__ = [
@@ -15,5 +16,7 @@ __all__ = [
     "make_federation",
     "participant_count",
     "participants",
+    "require_separable",
+    "site_federation",
     "split_domain",
 ]

@@ -1,0 +1,68 @@
+"""A plain Flower app that carries a job: for `flwr run`, by us or by a team that runs its own SuperLink."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from unseen import __version__
+from unseen.config import RunConfig
+from unseen.deploy.coordinator import Terms
+from unseen.deploy.job import config_values
+from unseen.files import write_text
+
+MODULE = "unseen_job"
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "unseen-job"
+version = "{version}"
+description = "A run of Unseen. Every site needs Unseen installed; its data never leaves it."
+license = "Apache-2.0"
+dependencies = ["unseen[flower]=={version}"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "unseen"
+
+[tool.flwr.app.components]
+serverapp = "{module}:server_app"
+clientapp = "{module}:client_app"
+
+[tool.flwr.app.config]
+{config}
+"""
+CODE = '''"""Unseen's halves of a Flower app; the job stands in pyproject.toml."""
+
+from unseen.deploy.apps import client_app, server_app
+
+__all__ = ["client_app", "server_app"]
+'''
+
+
+def write_app(
+    folder: Path, config: RunConfig, *, out: Path, resume: bool, terms: Terms, notebook: Path | None = None
+) -> None:
+    """Write the app.
+
+    out       the run folder, on the coordinator's machine
+    notebook  a file there in which the run says how it goes
+    """
+    values = {
+        "job": json.dumps(config_values(config)),
+        "out": str(out.absolute()),
+        "resume": resume,
+        "round-deadline": terms.deadline,
+        "min-sites": terms.min_sites,
+        "notebook": str(notebook or ""),
+    }
+    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in values.items())
+    text = PYPROJECT.format(version=__version__, module=MODULE, config=lines)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "pyproject.toml", text)
+    write_text(folder / MODULE / "__init__.py", CODE)

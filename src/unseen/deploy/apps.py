@@ -1,0 +1,64 @@
+"""The two halves of the Flower app: Flower loads `server_app` at the coordinator and `client_app` at a site.
+
+The app's configuration carries the job (see `app_folder.py`); a site's name, data and home come from its own
+SuperNode (`--node-config`), never from the coordinator.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from unseen.engine.flower.environment import require_flower
+from unseen.errors import UnseenError
+
+require_flower()
+server_app = ServerApp()
+client_app = ClientApp()
+
+
+@server_app.main()
+def coordinate_job(grid: Grid, context: Context) -> None:
+    """Run the job that the app's configuration holds."""
+    from unseen.config import RunConfig
+    from unseen.deploy.coordinator import Terms, coordinate
+    from unseen.deploy.events import Notebook
+
+    settings = context.run_config
+    notebook = Notebook(Path(str(settings["notebook"])) if settings.get("notebook") else None)
+    try:
+        coordinate(
+            grid,
+            RunConfig.from_mapping(json.loads(str(settings["job"]))),
+            out=Path(str(settings["out"])).expanduser(),
+            resume=bool(settings["resume"]),
+            terms=Terms(
+                deadline=float(str(settings["round-deadline"])), min_sites=int(str(settings["min-sites"]))
+            ),
+            listener=notebook,
+        )
+    except Exception as error:
+        notebook.ended(error)
+        raise
+    notebook.ended()
+
+
+def _answer(message: Message, context: Context) -> Message:
+    from unseen.deploy.site import Site
+    from unseen.engine.flower.parcel import from_record, to_record
+
+    node = context.node_config
+    for key in ("site", "data", "home"):
+        if key not in node:
+            raise UnseenError(f"this SuperNode's --node-config lacks {key!r}; start it with `unseen join`")
+    site = Site(str(node["site"]), str(node["data"]), Path(str(node["home"])))
+    return Message(to_record(site.answer(from_record(message.content))), reply_to=message)
+
+
+client_app.query()(_answer)
+client_app.train()(_answer)
+client_app.evaluate()(_answer)

@@ -1,0 +1,146 @@
+"""What the coordinator does: wait for sites, take the census, then an ordinary run on another engine."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unseen.config import RunConfig
+from unseen.deploy.census import Census, SiteFacts, data_name, stand_in
+from unseen.deploy.job import Job, config_values, for_sites
+from unseen.engine import Listener, RunFolder, StateStore
+from unseen.engine.flower.engine import FlowerEngine
+from unseen.engine.flower.parcel import Parcel
+from unseen.engine.flower.sites import Sites
+from unseen.errors import UnseenError, UsageError
+from unseen.federation import require_separable
+from unseen.files import write_json
+from unseen.methods import make_method
+from unseen.run import RunResult, run
+from unseen.setup import Setup, partition_plan
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+SETTLED_SECONDS = 5.0
+"""Where a job names no sources, all sites take part that are there when none came for so long."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How long sites may take, and how few of them will do.
+
+    deadline   seconds within which a site must answer, and in which sites must come at the start
+    min_sites  sound updates without which a round does not count
+    """
+
+    deadline: float = 3600.0
+    min_sites: int = 1
+
+    def __post_init__(self) -> None:
+        if self.deadline <= 0:
+            raise UsageError(f"--round-deadline must be above 0 seconds, not {self.deadline:g}")
+        if self.min_sites < 1:
+            raise UsageError(f"--min-sites must be at least 1, not {self.min_sites}")
+
+
+def coordinate(
+    grid: Grid, config: RunConfig, *, out: Path, resume: bool, terms: Terms, listener: Listener
+) -> RunResult:
+    """Run (or continue) a job with the sites that Flower connects."""
+    if make_method(config.method, config.settings).topology == "pooled":
+        raise UsageError(
+            f"method {config.method!r} pools all data in one place; on Flower it stays at the sites"
+        )
+    require_separable(partition_plan(config))
+    folder = RunFolder(out)
+    gathering = Gathering(grid, config, terms, listener, known=_read(folder) if resume else None)
+    census = gathering.census()
+
+    def engine(setup: Setup, states: StateStore) -> FlowerEngine:
+        write_json(_path(folder), {site: facts.to_dict() for site, facts in census.items()})
+        return FlowerEngine(
+            setup.experiment,
+            states,
+            sites=gathering.sites,
+            job=Job.of(setup).to_dict(),
+            min_sites=terms.min_sites,
+        )
+
+    data = stand_in(census, name=data_name(config.data))
+    return run(config, out=out, resume=resume, listener=listener, data=data, engine=engine)
+
+
+class Gathering:
+    """Meets the sites at the start of a run, and judges those that come (or come back) later."""
+
+    def __init__(
+        self, grid: Grid, config: RunConfig, terms: Terms, listener: Listener, *, known: Census | None
+    ) -> None:
+        self.config, self.terms, self.listener, self.known = config, terms, listener, known
+        self.found: Census = {}
+        self.sites = Sites(
+            grid,
+            census=Parcel({"config": config_values(for_sites(config))}),
+            deadline=terms.deadline,
+            welcome=self.welcome,
+        )
+
+    def census(self) -> Census:
+        """Wait for the sites of the job, then fix who takes part; a continued run has fixed it already."""
+        outside = {*self.config.hold_out, *self.config.validate_on}
+        wanted = set(self.known or (*outside, *self.config.sources))
+        if self.known:
+            self.sites.greet()
+            return self.known
+        until, quiet_since = time.monotonic() + self.terms.deadline, time.monotonic()
+        while True:
+            before = set(self.found)
+            self.sites.greet()
+            if set(self.found) != before:
+                quiet_since = time.monotonic()
+            missing = wanted - set(self.found)
+            sources = set(self.found) - outside
+            self.listener.preparing("sites", len(wanted - missing), len(wanted))
+            settled = self.config.sources or time.monotonic() - quiet_since > SETTLED_SECONDS
+            if not missing and settled and len(sources) >= max(self.terms.min_sites, 1):
+                self.known = dict(self.found)
+                return self.known
+            if time.monotonic() > until:
+                here = ", ".join(sorted(self.found)) or "none"
+                lacking = ", ".join(sorted(missing)) or "a source domain"
+                raise UnseenError(
+                    f"waited {self.terms.deadline:g} s for sites; connected: {here}; missing: {lacking}"
+                    f"{self.sites.complaints()}"
+                )
+            time.sleep(0.5)
+
+    def welcome(self, site: str, facts: dict[str, Any]) -> str | None:
+        """Take up a site, or say why not: after the start only known ones, with the data they had."""
+        try:
+            said = SiteFacts.from_dict(facts)
+        except UnseenError as error:
+            return str(error)
+        if self.known is None:
+            self.found[site] = said
+            return None
+        if site not in self.known:
+            return "came after the run had begun"
+        if self.known[site].fingerprint != said.fingerprint:
+            return "its data is not what it was when the run began"
+        return None
+
+
+def _path(folder: RunFolder) -> Path:
+    return folder.path / "checkpoints" / "sites.json"
+
+
+def _read(folder: RunFolder) -> Census | None:
+    """Who took part in the run that is to be continued."""
+    if not _path(folder).exists():
+        return None
+    values = json.loads(_path(folder).read_text(encoding="utf-8"))
+    return {site: SiteFacts.from_dict(facts) for site, facts in values.items()}

@@ -1,0 +1,67 @@
+"""The job as sites get it: the resolved configuration, and what no site can know alone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from unseen.config import RunConfig
+from unseen.setup import Setup
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a site needs beside its own samples to be the part of the experiment that it is.
+
+    run_id   names the folder in which the site keeps its clients' memory
+    threads  the same at every site, because sums depend on it
+    """
+
+    config: RunConfig
+    run_id: str
+    name: str
+    domains: tuple[str, ...]
+    classes: tuple[str, ...]
+    sources: tuple[str, ...]
+    threads: int
+
+    @classmethod
+    def of(cls, setup: Setup) -> Job:
+        """Take the job from the coordinator's set-up."""
+        data, federation = setup.experiment.data, setup.experiment.federation
+        return cls(
+            config=for_sites(setup.config),
+            run_id=setup.run_id,
+            name=data.name,
+            domains=data.domains,
+            classes=data.classes,
+            sources=federation.sources,
+            threads=setup.hands.threads,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Describe in JSON's values."""
+        return {**asdict(self), "config": config_values(self.config)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Job:
+        """Read what came as JSON; what else the message says of the job is not for here."""
+        names = {key: tuple(values[key]) for key in ("domains", "classes", "sources")}
+        return cls(
+            config=RunConfig.from_mapping(values["config"]),
+            run_id=str(values["run_id"]),
+            name=str(values["name"]),
+            threads=int(values["threads"]),
+            **names,
+        )
+
+
+def config_values(config: RunConfig) -> dict[str, Any]:
+    """A configuration in JSON's values; what is open is left out."""
+    values = {key: value for key, value in asdict(config).items() if value is not None}
+    return values | {"settings": dict(config.settings), "protect_settings": dict(config.protect_settings)}
+
+
+def for_sites(config: RunConfig) -> RunConfig:
+    """Leave out what concerns the coordinator's own machine: sites get weights by message."""
+    return config.resolved(weights=None, data_root=None, data="", workers=1)

@@ -1,0 +1,187 @@
+"""What a site does when asked: tell of its data, train its clients, evaluate. All of it beside the data."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unseen.config import RunConfig
+from unseen.data.site import SiteSamples, load_site
+from unseen.deploy.census import SiteFacts
+from unseen.deploy.job import Job
+from unseen.engine import Experiment, RoundStart, StateStore, Workspace
+from unseen.engine.allocator import keep_freed_memory
+from unseen.engine.experiment import EvaluationSet
+from unseen.engine.flower.parcel import Parcel, as_arrays, as_tensor, narrowed
+from unseen.engine.flower.tallies import pack_tallies
+from unseen.engine.records import plain
+from unseen.engine.states import protection_key
+from unseen.errors import UnseenError, UsageError
+from unseen.federation import SplitFractions, site_federation
+from unseen.methods import make_method
+from unseen.setup import data_request, make_experiment, partition_plan
+from unseen.training import Update, reason_to_reject
+
+log = logging.getLogger("unseen.site")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site: its name, where its samples lie, and where it keeps its clients' memory."""
+
+    name: str
+    data: str
+    home: Path
+
+    def samples(self, config: RunConfig) -> SiteSamples:
+        """Load the samples as the job wants them read."""
+        return load_site(self.name, replace(data_request(config), source=self.data))
+
+    def answer(self, parcel: Parcel) -> Parcel:
+        """Do what a message asks; whatever goes wrong becomes an answer that says so."""
+        try:
+            if notice := parcel.facts.get("notice"):
+                log.warning("the coordinator says: %s", notice)
+            return self._answer(parcel)
+        except UnseenError as error:
+            log.error("%s", error)
+            return Parcel({"site": self.name, "error": str(error)})
+        except Exception as error:
+            log.exception("could not do what was asked")
+            return Parcel({"site": self.name, "error": f"{type(error).__name__}: {error}"})
+
+    def _answer(self, parcel: Parcel) -> Parcel:
+        what = parcel.facts["ask"]
+        if what == "census":
+            config = RunConfig.from_mapping(parcel.facts["config"])
+            return Parcel({"site": self.name, **SiteFacts.of(self.samples(config)).to_dict()})
+        part = SitePart(self, Job.from_dict(parcel.facts["job"]), str(parcel.facts["job"]["layout"]))
+        if what == "train":
+            return part.train(parcel)
+        if what == "consult":
+            return part.consult(parcel)
+        if what == "evaluate":
+            return part.evaluate(parcel)
+        raise UnseenError(f"was asked for {what!r}, which this version of Unseen does not know")
+
+
+class SitePart:
+    """A site's part of one run."""
+
+    def __init__(self, site: Site, job: Job, layout: str) -> None:
+        self.site, self.job = site, job
+        torch.set_num_threads(job.threads)
+        keep_freed_memory()
+        self.workspace = Workspace(self.experiment)
+        own = self.workspace.flat.layout.digest
+        if own != layout:
+            raise UnseenError(
+                f"builds another model than the coordinator (layout {own}, there {layout}); "
+                "run the same version of Unseen everywhere"
+            )
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The experiment as far as it concerns this site."""
+        job, config = self.job, self.job.config
+        if self.site.name not in job.domains:
+            raise UsageError(f"site {self.site.name!r} has no part in this run of {', '.join(job.domains)}")
+        data = self.site.samples(config).as_data_set(name=job.name, domains=job.domains, classes=job.classes)
+        federation = site_federation(
+            data,
+            site=self.site.name,
+            sources=job.sources,
+            held_out=config.hold_out,
+            validate_on=config.validate_on,
+            plan=partition_plan(config),
+            fractions=SplitFractions(validation=config.validation, test=config.test),
+            seed=config.seed,
+        )
+        method = make_method(config.method, config.settings)
+        return make_experiment(config, data, federation, method=method)
+
+    def train(self, parcel: Parcel) -> Parcel:
+        """Run the method's client half for the clients named, from the weights that came."""
+        experiment, states = self.experiment, self._states(parcel)
+        start = RoundStart(
+            parcel.facts["round"],
+            as_tensor(parcel.arrays["weights"]),
+            parcel.below("received/"),
+            sealing=parcel.below("sealing/"),
+        )
+        reply = Parcel({"site": self.site.name, "layout": self.workspace.flat.layout.digest, "clients": {}})
+        for name in parcel.facts["clients"]:
+            position = experiment.federation.position(name)
+            update = states.with_memory(
+                name,
+                round=start.round,
+                do=partial(self.workspace.train_client, position, start=start),
+                protected=experiment.protected,
+            )
+            self._warn_of(update, name, start.round)
+            reply.facts["clients"][name] = _numbers(update)
+            reply.arrays[f"{name}/weights"] = narrowed(update.weights, experiment.update_dtype)
+            reply.arrays.update(as_arrays(update.extras, prefix=f"{name}/extras/"))
+        reply.facts["versions"] = states.versions
+        return reply
+
+    def _warn_of(self, update: Update, client: str, round: int) -> None:
+        reason = update.withheld
+        if not reason and not self.experiment.protection.seals:
+            reason = reason_to_reject(update, self.workspace.flat.layout.size) or ""
+        if reason:
+            log.warning("round %s: the update of %s will be set aside: %s", round, client, reason)
+
+    def consult(self, parcel: Parcel) -> Parcel:
+        """Let clients answer messages of the protection's server half; a refusal is an answer too."""
+        states, round = self._states(parcel), parcel.facts["round"]
+        reply = Parcel({"site": self.site.name, "refusals": {}})
+        for name in parcel.facts["clients"]:
+            message = parcel.below(f"{name}/")
+            do = partial(self.workspace.answer, name, message=message, round=round)
+            try:
+                answer = states.with_state(protection_key(name), round=round, do=do)
+            except UnseenError as error:
+                reply.facts["refusals"][name] = str(error)
+            else:
+                reply.arrays.update(as_arrays(answer, prefix=f"{name}/"))
+        reply.facts["versions"] = states.versions
+        return reply
+
+    def _states(self, parcel: Parcel) -> StateStore:
+        """The memory of the site's clients in this run, at the versions that the message names.
+
+        A version of an earlier round stands in a checkpoint, so no other will be needed again.
+        """
+        store = StateStore(self.site.home / "memory" / self.job.run_id, parcel.facts["versions"])
+        for key, version in store.versions.items():
+            if not store.path(key, version).exists():
+                raise UnseenError(
+                    f"the memory of {key} from round {version} is gone from {store.folder}; "
+                    "put it back, or start a new run"
+                )
+            if version < parcel.facts["round"]:
+                store.forget_old_of(key)
+        return store
+
+    def evaluate(self, parcel: Parcel) -> Parcel:
+        """Tally the deployed network on the splits named."""
+        sets: list[EvaluationSet] = [(self.site.name, split) for split in parcel.facts["splits"]]
+        self.workspace.flat.load(as_tensor(parcel.arrays["weights"]))
+        return pack_tallies(self.workspace.evaluate_all(sets))
+
+
+def _numbers(update: Update) -> dict[str, Any]:
+    return {
+        "samples": update.samples,
+        "steps": update.steps,
+        "seen": update.seen,
+        "loss": update.loss,
+        "diagnostics": plain(update.diagnostics),
+        "withheld": update.withheld,
+    }

@@ -1,0 +1,42 @@
+"""Flower's surroundings: it is there, and it tells nobody that it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from unseen.errors import missing_extra
+
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+"""Flower reports its use and looks for updates unless told not to, even for `--help`."""
+PROMPT = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
+"""Look for work ten times a second, not once."""
+
+
+def require_flower() -> None:
+    """Say what to install where Flower is missing, and keep it quiet in this process."""
+    if find_spec("flwr") is None:
+        raise missing_extra("flwr", "flower", "a federation across machines")
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+
+
+def flower_environment(home: Path, **more: str) -> dict[str, str]:
+    """Give the variables for a Flower process: quiet unless the user chose, its files under `home`."""
+    programs = str(Path(sys.executable).parent)
+    return {
+        **QUIET,
+        **PROMPT,
+        **os.environ,
+        "FLWR_HOME": str(home),
+        "PATH": os.pathsep.join([programs, os.environ.get("PATH", "")]),
+        **more,
+    }
+
+
+def flower_program(name: str) -> str:
+    """Find one of Flower's programs beside this Python."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.exists() else name

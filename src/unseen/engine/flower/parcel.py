@@ -1,0 +1,90 @@
+"""What travels between coordinator and site: plain facts and named arrays, and their form on the wire."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from unseen.engine.experiment import UPDATE_DTYPES
+from unseen.errors import UnseenError
+
+if TYPE_CHECKING:
+    from flwr.app import RecordDict
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Facts (whatever JSON can hold; NaN is allowed) and arrays by name."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """About how much it takes on the wire."""
+        return len(json.dumps(self.facts)) + sum(array.nbytes for array in self.arrays.values())
+
+    def below(self, prefix: str) -> dict[str, Tensor]:
+        """The arrays whose names start with `prefix`, as tensors under the rest of their names."""
+        return {
+            name.removeprefix(prefix): as_tensor(array)
+            for name, array in self.arrays.items()
+            if name.startswith(prefix)
+        }
+
+
+def to_record(parcel: Parcel) -> RecordDict:
+    """Pack a parcel for Flower."""
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+    arrays = {name: Array(np.asarray(array, order="C")) for name, array in parcel.arrays.items()}
+    return RecordDict(
+        {"arrays": ArrayRecord(arrays), "facts": ConfigRecord({"json": json.dumps(parcel.facts)})}
+    )
+
+
+def from_record(record: RecordDict) -> Parcel:
+    """Unpack what came through Flower."""
+    try:
+        facts = json.loads(str(record.config_records["facts"]["json"]))
+        arrays = {name: array.numpy() for name, array in record.array_records["arrays"].items()}
+    except (KeyError, ValueError, TypeError) as error:
+        raise UnseenError(
+            f"a message could not be read ({error}); run the same version of Unseen everywhere"
+        ) from error
+    return Parcel(facts, arrays)
+
+
+def as_arrays(tensors: Mapping[str, Tensor], *, prefix: str = "") -> Arrays:
+    """Tensors as arrays, names lengthened by `prefix`."""
+    return {prefix + name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+
+
+def as_tensor(array: npt.NDArray[Any]) -> Tensor:
+    """An array as a tensor that owns its memory (what Flower hands over cannot be written to)."""
+    return torch.from_numpy(np.array(array))
+
+
+def narrowed(weights: Tensor, dtype: str) -> npt.NDArray[Any]:
+    """A state in the dtype that the job names; NumPy knows no bfloat16, so its bits travel as integers."""
+    cast = weights.detach().cpu().to(UPDATE_DTYPES[dtype])
+    return cast.view(torch.int16).numpy() if dtype == "bfloat16" else cast.numpy()
+
+
+def widened(array: npt.NDArray[Any], dtype: str) -> Tensor:
+    """The way back, to float32."""
+    tensor = as_tensor(array)
+    if dtype == "bfloat16" and tensor.dtype is torch.int16:
+        tensor = tensor.view(torch.bfloat16)
+    if tensor.dtype is not UPDATE_DTYPES[dtype]:
+        raise UnseenError(f"sent its weights as {array.dtype}, the job says {dtype}")
+    return tensor.to(torch.float32)
