@@ -16,6 +16,8 @@ from unseen.deploy.site import Site
 from unseen.engine.flower.parcel import Parcel, from_record, to_record
 
 SITES = ("a", "b", "c", "held")
+QUICK: dict[str, dict[str, Any]] = {"csac": {"acquisition_epochs": 2}}
+"""Settings that make methods short where length is not the point."""
 Spoil = Callable[[str, Parcel, Parcel], Parcel]
 
 

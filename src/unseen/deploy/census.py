@@ -17,19 +17,30 @@ import numpy as np
 
 from unseen.data import DataSet, Task
 from unseen.data.site import SiteSamples
+from unseen.engine import Record
 from unseen.errors import UnseenError
+from unseen.privacy import Leaving, Left
+
+
+NAMES = "names of the site and of its classes"
+SHAPE = "shape of a sample, fingerprint of the data"
 
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """What one site says: its classes, how many samples of each, the shape of a sample as it is stored."""
+    """What one site says of its data.
+
+    counts    how many samples of each class; for regression, of all
+    shape     of a sample as it is stored
+    measured  whether samples are measured values, not pixels of 8 bits
+    """
 
     task: Task
     classes: tuple[str, ...]
     counts: dict[str, int]
     shape: tuple[int, ...]
     fingerprint: str
-    notes: tuple[str, ...] = ()
+    measured: bool = False
 
     @classmethod
     def of(cls, samples: SiteSamples) -> SiteFacts:
@@ -40,7 +51,7 @@ class SiteFacts:
             counts=samples.counts(),
             shape=tuple(samples.inputs.shape[1:]),
             fingerprint=samples.fingerprint,
-            notes=samples.notes,
+            measured=bool(samples.inputs.dtype != np.uint8),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -57,7 +68,7 @@ class SiteFacts:
                 counts={str(name): int(count) for name, count in values["counts"].items()},
                 shape=tuple(int(size) for size in values["shape"]),
                 fingerprint=str(values["fingerprint"]),
-                notes=tuple(values.get("notes", ())),
+                measured=bool(values["measured"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UnseenError(f"told nothing usable of its data ({error!r})") from error
@@ -81,7 +92,7 @@ def stand_in(census: Census, *, name: str) -> DataSet:
     first = census[domains[0]]
     for domain in domains[1:]:
         other = census[domain]
-        if (other.task, other.shape) != (first.task, first.shape):
+        if (other.task, other.shape, other.measured) != (first.task, first.shape, first.measured):
             raise UnseenError(
                 f"site {domain} has {other.task} on samples of shape {other.shape}, site {domains[0]} "
                 f"{first.task} on {first.shape}; all must have the same"
@@ -94,8 +105,7 @@ def stand_in(census: Census, *, name: str) -> DataSet:
         targets.append(np.repeat(np.arange(len(own)), own))
         domain_of.append(np.full(sum(own), number, dtype=np.int64))
     labels = np.concatenate(targets)
-    kind = np.uint8 if len(first.shape) == 3 else np.float32
-    notes = [f"{domain}: {note}" for domain in domains for note in census[domain].notes]
+    kind = np.float32 if first.measured else np.uint8
     return DataSet(
         name=name,
         task=first.task,
@@ -104,7 +114,6 @@ def stand_in(census: Census, *, name: str) -> DataSet:
         domain_of=np.concatenate(domain_of),
         domains=domains,
         classes=classes,
-        notes=tuple(notes),
         fingerprint=_fingerprint(census, classes),
     )
 
@@ -112,6 +121,16 @@ def stand_in(census: Census, *, name: str) -> DataSet:
 def _fingerprint(census: Census, classes: tuple[str, ...]) -> str:
     described = (classes, [(site, census[site].fingerprint) for site in sorted(census)])
     return hashlib.sha256(repr(described).encode()).hexdigest()[:16]
+
+
+def told(census: Census) -> list[Record]:
+    """What the census let leave the sites, beside the numbers of samples that every run tells of."""
+    left = Left()
+    for site, facts in census.items():
+        names, about = "".join(facts.classes), 2 + len(facts.shape)
+        left.add(site, [Leaving(NAMES, 1 + len(facts.classes), len((site + names).encode()))])
+        left.add(site, [Leaving(SHAPE, about, 8 * about)])
+    return left.entries()
 
 
 def data_name(source: str) -> str:

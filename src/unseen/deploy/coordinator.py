@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unseen.config import RunConfig
-from unseen.deploy.census import Census, SiteFacts, data_name, stand_in
+from unseen.deploy.census import Census, SiteFacts, data_name, stand_in, told
 from unseen.deploy.job import Job, config_values, for_sites
 from unseen.engine import Listener, RunFolder, StateStore
 from unseen.engine.flower.engine import FlowerEngine
@@ -67,6 +67,7 @@ def coordinate(
             states,
             sites=gathering.sites,
             job=Job.of(setup).to_dict(),
+            beforehand=told(census),
             min_sites=terms.min_sites,
         )
 

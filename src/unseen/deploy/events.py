@@ -13,7 +13,7 @@ from typing import Any
 from unseen.engine import Listener, Record
 from unseen.errors import UnseenError, UsageError
 
-FIRST_SIGN_SECONDS = 120.0
+FIRST_SIGN_SECONDS = 300.0
 POLL_SECONDS = 0.2
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -10,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -19,6 +19,9 @@ from unseen.engine.flower.environment import flower_environment, flower_program,
 from unseen.errors import UnseenError
 
 STOP_SECONDS = 10.0
+Process = subprocess.Popen[str]
+BESIDE = 'python="$1" folder="$2"; shift 2; "$python" -m unseen.deploy.warm "$folder" & exec "$@"'
+"""A shell's lines: start the warm process as a child, then become the program."""
 
 
 @dataclass(frozen=True)
@@ -45,23 +48,23 @@ def start_superlink(
     port: int,
     certificates: Certificates | None = None,
     node_keys: bool = False,
+    warm: Path | None = None,
     log: IO[str] | None = None,
-) -> subprocess.Popen[str]:
+) -> Process:
     """Start the coordinator's SuperLink in a process group of its own; its database lies in `home`.
 
     certificates  None: plain HTTP, for tests on one machine only
     node_keys     let in only sites whose public keys were registered
+    warm          folder of a warm process that runs already; None: start one beside the SuperLink
     log           where its output goes; None: to this process's own
     """
-    require_flower()
-    home.mkdir(parents=True, exist_ok=True)
     arguments = [
         *(flower_program("flower-superlink"), "--host", host, "--port", str(port)),
         *("--database", str(home / "state.db"), "--disable-runtime-dependency-installation"),
         *(certificates.arguments() if certificates else ["--insecure"]),
         *(["--enable-supernode-auth"] if node_keys else []),
     ]
-    return _start(arguments, flower_environment(home / "flwr"), log)
+    return _start_beside_warm(arguments, home, warm, log)
 
 
 def start_supernode(
@@ -74,9 +77,9 @@ def start_supernode(
     key: Path | None = None,
     port: int | None = None,
     certificates: Certificates | None = None,
-    warm: bool = True,
+    warm: Path | None = None,
     log: IO[str] | None = None,
-) -> subprocess.Popen[str]:
+) -> Process:
     """Start a site's SuperNode in a process group of its own; what its clients remember lies in `home`.
 
     data          the site's folder CLASS/IMAGE (or a named data set, or a table)
@@ -85,10 +88,9 @@ def start_supernode(
     key           the site's private key
     port          of the SuperNode's own interface for its client processes, on loopback; None: a free one
     certificates  for that interface; None: plain HTTP on loopback
-    warm          keep a process ready from which client processes start without importing everything anew
+    warm          folder of a warm process that runs already; None: start one beside the SuperNode
+    log           where its output goes; None: to this process's own
     """
-    require_flower()
-    home.mkdir(parents=True, exist_ok=True)
     node = {"site": site, "data": data, "home": str(home.absolute())}
     arguments = [
         *(flower_program("flower-supernode"), "--superlink", superlink),
@@ -98,17 +100,28 @@ def start_supernode(
         *("--node-config", " ".join(f"{name}={json.dumps(value)}" for name, value in node.items())),
         *(["--auth-supernode-private-key", str(key)] if key else []),
     ]
-    if not warm:
-        return _start(arguments, flower_environment(home / "flwr"), log)
-    folder = (home / "warm").absolute()
+    return _start_beside_warm(arguments, home, warm, log)
+
+
+def start_warm(folder: Path, *, log: IO[str] | None = None) -> Process:
+    """Start a warm process that several sites of one machine can share."""
     fill_folder(folder)
+    return _start([sys.executable, "-m", "unseen.deploy.warm", str(folder)], dict(os.environ), log)
+
+
+def _start_beside_warm(arguments: list[str], home: Path, warm: Path | None, log: IO[str] | None) -> Process:
+    require_flower()
+    home.mkdir(parents=True, exist_ok=True)
+    folder = (warm or home / "warm").absolute()
     environment = flower_environment(home / "flwr")
     environment["PATH"] = os.pathsep.join([str(folder), environment["PATH"]])
-    both = 'python="$1" folder="$2"; shift 2; "$python" -m unseen.deploy.warm "$folder" & exec "$@"'
-    return _start(["sh", "-c", both, "sh", sys.executable, str(folder), *arguments], environment, log)
+    if warm is not None:
+        return _start(arguments, environment, log)
+    fill_folder(folder)
+    return _start(["sh", "-c", BESIDE, "sh", sys.executable, str(folder), *arguments], environment, log)
 
 
-def _start(arguments: list[str], environment: dict[str, str], log: IO[str] | None) -> subprocess.Popen[str]:
+def _start(arguments: list[str], environment: dict[str, str], log: IO[str] | None) -> Process:
     return subprocess.Popen(
         arguments,
         env=environment,
@@ -120,21 +133,22 @@ def _start(arguments: list[str], environment: dict[str, str], log: IO[str] | Non
     )
 
 
-def end(process: subprocess.Popen[str], *, kill: bool = False) -> None:
-    """End a process and all that it started: gently first, or with SIGKILL at once."""
+def end(process: Process, *, kill: bool = False) -> None:
+    """End a process and its group: gently first, or with SIGKILL at once.
+
+    Flower's own helpers outside the group look for their parent five times a second and leave with it.
+    """
     if not kill and process.poll() is None:
         _signal_group(process, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):
             process.wait(STOP_SECONDS)
     _signal_group(process, signal.SIGKILL)
     process.wait()
 
 
-def _signal_group(process: subprocess.Popen[str], number: int) -> None:
-    try:
+def _signal_group(process: Process, number: int) -> None:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return
 
 
 def free_port() -> int:
@@ -144,7 +158,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_until_open(address: str, process: subprocess.Popen[str], *, seconds: float = 60.0) -> None:
+def wait_until_open(address: str, process: Process, *, seconds: float = 120.0) -> None:
     """Wait until a process listens; say so if it ends instead."""
     host, _, port = address.rpartition(":")
     until = time.monotonic() + seconds

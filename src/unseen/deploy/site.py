@@ -39,8 +39,15 @@ class Site:
     home: Path
 
     def samples(self, config: RunConfig) -> SiteSamples:
-        """Load the samples as the job wants them read."""
-        return load_site(self.name, replace(data_request(config), source=self.data))
+        """Load the samples as the job wants them read; what is wrong with files stays in the site's own log."""
+        try:
+            samples = load_site(self.name, replace(data_request(config), source=self.data))
+        except UnseenError as error:
+            log.error("%s", error)
+            raise UnseenError("its data cannot be used; the reason stands in the site's own log") from error
+        for note in samples.notes:
+            log.info("%s", note)
+        return samples
 
     def answer(self, parcel: Parcel) -> Parcel:
         """Do what a message asks; whatever goes wrong becomes an answer that says so."""
@@ -53,7 +60,8 @@ class Site:
             return Parcel({"site": self.name, "error": str(error)})
         except Exception as error:
             log.exception("could not do what was asked")
-            return Parcel({"site": self.name, "error": f"{type(error).__name__}: {error}"})
+            said = f"{type(error).__name__}: {error}".replace(self.data, "DATA")
+            return Parcel({"site": self.name, "error": said})
 
     def _answer(self, parcel: Parcel) -> Parcel:
         what = parcel.facts["ask"]

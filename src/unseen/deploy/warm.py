@@ -1,11 +1,11 @@
-"""Client processes that start warm: Flower starts one for every message, and importing PyTorch costs seconds.
+"""App processes that start warm: Flower starts one for every message, and importing PyTorch costs seconds.
 
-A SuperNode starts client processes as `flwr-clientapp`, looked up in PATH. There we put a script of that
-name: it hands its arguments to a process that has imported everything already and forks a client process
-from itself. Every message still gets a fresh process. Where the warm process cannot be reached, the script
-becomes Flower's own program, so nothing depends on this but speed.
+SuperNode and SuperLink start such processes as `flwr-clientapp` and `flwr-serverapp`, looked up in PATH.
+There we put scripts of these names: they hand their arguments to a process that has imported everything
+already and forks from itself. Every message still gets a fresh process. Where the warm process cannot be
+reached, a script becomes Flower's own program, so nothing depends on this but speed.
 
-    python -m unseen.deploy.warm FOLDER    serves forks until its parent, the SuperNode, ends
+    python -m unseen.deploy.warm FOLDER    serves forks until the process that started it ends
 """
 
 from __future__ import annotations
@@ -23,34 +23,37 @@ from pathlib import Path
 from unseen.engine.flower.environment import flower_program
 from unseen.files import write_text
 
-PROGRAM = "flwr-clientapp"
+PROGRAMS = ("flwr-clientapp", "flwr-serverapp")
 SOCKET = "requests"
 CHECK_SECONDS = 0.5
 HAND_OVER = """\
 import json, os, socket, sys
+place, *arguments = sys.argv[1:]
+request = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
 with socket.socket(socket.AF_UNIX) as pipe:
-    os.chdir(sys.argv[1])
+    os.chdir(place)
     pipe.connect("requests")
-    pipe.sendall(json.dumps(sys.argv[2:]).encode() + b"\\n")
+    socket.send_fds(pipe, [b"+"], [1, 2])
+    pipe.sendall(json.dumps(request).encode() + b"\\n")
     sys.exit(pipe.recv(1) != b"+")
 """
 
 
 def fill_folder(folder: Path) -> None:
-    """Write the script; `folder` is to stand first in a SuperNode's PATH. Only this user can open it."""
+    """Write the scripts; `folder` is to stand first in PATH. Only this user can open it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
-    python, place, real = (
-        shlex.quote(str(part)) for part in (sys.executable, folder.absolute(), flower_program(PROGRAM))
-    )
-    script = folder / PROGRAM
-    hand_over = f'{python} -I -S -c {shlex.quote(HAND_OVER)} {place} "$@" 2>/dev/null'
-    write_text(script, f'#!/bin/sh\n{hand_over} || exec {real} "$@"\n')
-    script.chmod(0o755)
+    for program in PROGRAMS:
+        python, place, real = (
+            shlex.quote(str(part)) for part in (sys.executable, folder.absolute(), flower_program(program))
+        )
+        hand_over = f'{python} -I -S -c {shlex.quote(HAND_OVER)} {place} {program} "$@" 2>/dev/null'
+        write_text(folder / program, f'#!/bin/sh\n{hand_over} || exec {real} "$@"\n')
+        (folder / program).chmod(0o755)
 
 
 def serve(folder: Path) -> None:
-    """Fork a client process for every request until the parent ends."""
+    """Fork a process for every request until the parent ends."""
     parent = os.getppid()
     _preload()
     children: set[int] = set()
@@ -59,15 +62,14 @@ def serve(folder: Path) -> None:
         listener.listen()
         listener.settimeout(CHECK_SECONDS)
         while os.getppid() == parent:
-            children = {child for child in children if not _ended(child)}
+            children = {child for child in children if os.waitpid(child, os.WNOHANG)[0] == 0}
             with suppress(TimeoutError):
                 pipe, _ = listener.accept()
                 with pipe:
-                    arguments = json.loads(pipe.makefile().readline() or "[]")
                     child = os.fork()
                     if child == 0:
                         listener.close()
-                        _become_client(arguments, pipe)
+                        _become_app(pipe)
                     children.add(child)
 
 
@@ -81,34 +83,40 @@ def _bind(listener: socket.socket, folder: Path) -> None:
 
 
 def _preload() -> None:
-    """Import all that a client process needs. No computation: threads would not survive a fork."""
+    """Import all that the processes need. No computation: threads would not survive a fork."""
 
     import unseen.deploy.apps
+    import unseen.deploy.coordinator
     import unseen.deploy.site  # noqa: F401
 
     gc.freeze()
 
 
-def _become_client(arguments: list[str], pipe: socket.socket) -> None:
-    """Be Flower's client process, in a child of the warm one."""
+def _become_app(pipe: socket.socket) -> None:
+    """Be one of Flower's programs, in a child of the warm process, with the caller's surroundings."""
+    from flwr.superlink.cli import flwr_serverapp
     from flwr.supernode.cli import flwr_clientapp
 
     code = 1
     try:
+        _, outputs, *_ = socket.recv_fds(pipe, 1, 2)
+        for output, own in zip(outputs, (1, 2), strict=True):
+            os.dup2(output, own)
+            os.close(output)
+        request = json.loads(pipe.makefile().readline())
         pipe.sendall(b"+")
         pipe.close()
-        sys.argv = [PROGRAM, *arguments]
-        flwr_clientapp()
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        os.chdir(request["folder"])
+        sys.argv = request["arguments"]
+        {"flwr-clientapp": flwr_clientapp, "flwr-serverapp": flwr_serverapp}[sys.argv[0]]()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-
-def _ended(child: int) -> bool:
-    return os.waitpid(child, os.WNOHANG)[0] != 0
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from torch import Tensor
 from unseen.engine.allocator import keep_freed_memory
 from unseen.engine.base import Answer, Reply
 from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart, Workspace
+from unseen.engine.records import Record
 from unseen.engine.states import StateStore, protection_key
 from unseen.errors import UnseenError
 from unseen.evaluation import Tally

@@ -31,6 +31,7 @@ from unseen.engine.experiment import (
     Workspace,
     merge_parts,
 )
+from unseen.engine.records import Record
 from unseen.engine.sharing import Scratch, as_arrays, as_tensors
 from unseen.engine.states import StateStore, protection_key
 from unseen.engine.worker import ConsultTask, EvaluateTask, SharedExperiment, TrainTask, work

@@ -13,6 +13,7 @@ from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart, Work
 from unseen.engine.flower.parcel import Parcel, as_arrays, widened
 from unseen.engine.flower.sites import Sites
 from unseen.engine.flower.tallies import unpack_tallies
+from unseen.engine.records import Record
 from unseen.engine.states import StateStore, protection_key
 from unseen.errors import UnseenError
 from unseen.evaluation import Tally
@@ -25,19 +26,23 @@ class FlowerEngine:
 
     states     only remembers which version of every client's memory counts; the memory lies at the sites
     job        what sites need to know to build the experiment themselves
+    beforehand what the sites told of their data
     min_sites  a round with fewer sound updates ends the run
     """
 
     holds_data = False
-    sends: tuple[str, ...] = (
-        "site's name, class names and number of samples of each class",
-        "shape and fingerprint of data",
-    )
 
     def __init__(
-        self, experiment: Experiment, states: StateStore, *, sites: Sites, job: dict[str, Any], min_sites: int
+        self,
+        experiment: Experiment,
+        states: StateStore,
+        *,
+        sites: Sites,
+        job: dict[str, Any],
+        beforehand: Sequence[Record],
+        min_sites: int,
     ) -> None:
-        self.workspace = Workspace(experiment)
+        self.workspace, self.beforehand = Workspace(experiment), beforehand
         self.states, self.sites, self.min_sites = states, sites, min_sites
         self.layout = self.workspace.flat.layout
         self.job = {**job, "layout": self.layout.digest}

@@ -11,8 +11,8 @@ from unseen.errors import missing_extra
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """Flower reports its use and looks for updates unless told not to, even for `--help`."""
-PROMPT = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
-"""Look for work ten times a second, not once."""
+PROMPT = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.4"}
+"""Look for work more often than once a second."""
 
 
 def require_flower() -> None:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from flwr.app import Message
     from flwr.serverapp import Grid
 
-POLL_SECONDS = 0.25
+FIRST_POLL, LAST_POLL = 0.25, 2.0
+"""Seconds between looks for answers: a twentieth of the time waited so far, within these limits."""
 MESSAGE_TYPES = {
     "census": "query",
     "statistics": "query",
@@ -127,14 +128,15 @@ class Sites:
             messages.append(Message(content, node, MESSAGE_TYPES[what], ttl=self.deadline + 60.0))
         waiting = dict(zip(self.grid.push_messages(messages), nodes, strict=True))
         answers: dict[int, Parcel | NoAnswer] = {}
-        until = time.monotonic() + self.deadline
-        while waiting and time.monotonic() < until:
+        begun = time.monotonic()
+        while waiting and time.monotonic() < begun + self.deadline:
             for reply in self.grid.pull_messages(list(waiting)):
                 number = reply.metadata.reply_to_message_id
                 if number in waiting:
                     answers[waiting.pop(number)] = _read(reply)
             if waiting:
-                time.sleep(POLL_SECONDS)
+                waited = time.monotonic() - begun
+                time.sleep(min(max(waited / 20, FIRST_POLL), LAST_POLL))
         late = NoAnswer(f"no answer within {self.deadline:g} s")
         return {node: answers.get(node, late) for node in nodes}
 

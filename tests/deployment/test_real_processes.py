@@ -1,0 +1,47 @@
+"""Federations of real Flower processes on loopback: few tests, because starting takes most of the time."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from real_federation import RealFederation
+from tiny_sites import QUICK, SITES, tiny_job
+
+from unseen.deploy.coordinator import Terms
+from unseen.deploy.submit import run_on_flower
+from unseen.engine import Checkpoint, RunFolder
+from unseen.run import RunResult, run
+
+pytestmark = pytest.mark.deployment
+METHODS = ("fedavg", "csac", "ppdg", "fedadg", "mdfl")
+
+
+def weights(out: Path) -> torch.Tensor:
+    return Checkpoint.load(RunFolder(out).checkpoint).weights
+
+
+def test_five_methods_give_the_weights_of_one_machine(images: Path, tmp_path: Path) -> None:
+    configs = {
+        method: tiny_job(images, method=method, settings=QUICK.get(method, {}), evaluate_every=3)
+        for method in METHODS
+    }
+    with RealFederation(images, tmp_path / "federation").start(SITES) as federation:
+
+        def train(method: str) -> RunResult:
+            return run_on_flower(
+                configs[method],
+                coordinator=federation.coordinator,
+                out=tmp_path / method,
+                terms=Terms(deadline=1200.0, min_sites=3),
+            )
+
+        with ThreadPoolExecutor(len(METHODS)) as pool:
+            there = dict(zip(METHODS, pool.map(train, METHODS), strict=True))
+    for method in METHODS:
+        here = run(configs[method], out=tmp_path / f"{method}-here")
+        assert torch.equal(weights(tmp_path / method), weights(here.folder)), method
+        assert there[method].values["metrics"] == here.values["metrics"], method
+        assert (tmp_path / method / "report.html").exists()
