@@ -23,7 +23,7 @@ ORDER = (
     {"engine"},
     {"config"},
     {"report", "serving", "published"},
-    {"setup", "beforehand", "outcome", "run", "features", "api"},
+    {"setup", "beforehand", "outcome", "run", "run_place", "features", "api"},
     {"deploy"},
     {"bench"},
     {"recipes"},

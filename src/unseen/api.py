@@ -9,7 +9,8 @@ from typing import Any
 from unseen.config import RunConfig
 from unseen.data import DataSet, from_arrays
 from unseen.engine import Listener
-from unseen.run import RunResult, default_folder, run
+from unseen.run import RunResult, run
+from unseen.run_place import default_folder
 from unseen.serving import load_model
 
 __all__ = ["RunResult", "from_arrays", "load_model", "train"]

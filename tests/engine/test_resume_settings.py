@@ -6,7 +6,8 @@ import pytest
 
 from unseen.config import RunConfig
 from unseen.errors import UsageError
-from unseen.run import resume_config, run
+from unseen.run import run
+from unseen.run_place import resume_config
 
 QUICK = {"data": "rotated-digits", "hold_out": "75", "rounds": 1, "batches_per_epoch": 1, "workers": 1}
 

@@ -21,7 +21,6 @@ from unseen.engine import Record
 from unseen.errors import UnseenError
 from unseen.privacy import Leaving, Left
 
-
 NAMES = "names of the site and of its classes"
 SHAPE = "shape of a sample, fingerprint of the data"
 

@@ -39,7 +39,7 @@ class Site:
     home: Path
 
     def samples(self, config: RunConfig) -> SiteSamples:
-        """Load the samples as the job wants them read; what is wrong with files stays in the site's own log."""
+        """Load the samples as the job wants them read; what is wrong with files stays in the site's log."""
         try:
             samples = load_site(self.name, replace(data_request(config), source=self.data))
         except UnseenError as error:
