@@ -11,6 +11,7 @@ from unseen.privacy.base import (
 )
 from unseen.privacy.dp_clients import DPClients
 from unseen.privacy.dp_samples import DPSamples
+from unseen.privacy.encrypted import Encrypted
 from unseen.privacy.facts import (
     ClientSide,
     Merge,
@@ -31,6 +32,7 @@ __all__ = [
     "ClientSide",
     "DPClients",
     "DPSamples",
+    "Encrypted",
     "Leaving",
     "Left",
     "Merge",

@@ -1,0 +1,121 @@
+"""The CKKS scheme as TenSEAL offers it: parameters, and the one object that holds the secret key.
+
+One level of multiplication is all that is ever needed: Gram entries multiply two fresh ciphertexts, the
+weighted sum multiplies a fresh ciphertext by a plain number. So two primes carry data (60 and 40 bits) and
+one is the library's own; 160 bits at degree 8192 are well inside the 218 that give 128-bit security.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unseen.errors import UnseenError, missing_extra
+
+Real = NDArray[np.float64]
+
+DEGREE = 8192
+"""Degree of the polynomial modulus."""
+PRIMES = (60, 40, 60)
+"""Bits of the coefficient modulus."""
+SCALE = 2.0**40
+"""Numbers are multiplied by this before they become whole ones."""
+SLOTS = DEGREE // 2
+"""Numbers in a ciphertext."""
+LARGEST = 2.0 ** (PRIMES[0] - 40 - 1)
+"""What a multiplied ciphertext can hold; beyond it numbers wrap around."""
+NOISE = 1e-5
+"""More than the scheme's own error on a Gram entry (measured: 2e-6)."""
+
+
+def library() -> Any:
+    """TenSEAL, or what to install."""
+    try:
+        import tenseal
+    except ImportError as error:
+        raise missing_extra("tenseal", "he", "--protect encrypted") from error
+    return tenseal
+
+
+class KeyHolder:
+    """A client that holds the secret key; the server must never get to see this object or `secret`.
+
+    All clients hold the same key, so that they encrypt with it too, and no public key is needed.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    @classmethod
+    def make(cls, *, products: bool) -> KeyHolder:
+        """Draw a new key from the operating system's randomness.
+
+        products  whether the server shall multiply ciphertexts and sum up their slots
+        """
+        tenseal = library()
+        context = tenseal.context(
+            tenseal.SCHEME_TYPE.CKKS,
+            DEGREE,
+            coeff_mod_bit_sizes=list(PRIMES),
+            encryption_type=tenseal.ENCRYPTION_TYPE.SYMMETRIC,
+            n_threads=1,
+        )
+        context.global_scale = SCALE
+        if products:
+            context.generate_galois_keys()
+        return cls(context)
+
+    @classmethod
+    def open(cls, secret: bytes) -> KeyHolder:
+        """Take up a key that was kept or received."""
+        context = open_context(secret)
+        if not context.is_private():
+            raise UnseenError("this is not a secret key of the encryption: it has only the public part")
+        return cls(context)
+
+    @cached_property
+    def secret(self) -> bytes:
+        """The key, for other clients and for the client's own memory."""
+        return self._saved(secret=True, products=False)
+
+    def public(self, *, products: bool) -> bytes:
+        """The public context, for the server: what it needs to compute, not to read."""
+        return self._saved(secret=False, products=products)
+
+    def encrypt(self, numbers: Real) -> bytes:
+        """Encrypt up to `SLOTS` numbers."""
+        return bytes(library().ckks_vector(self._context, numbers).serialize())
+
+    def decrypt(self, ciphertext: bytes) -> Real:
+        """Read a ciphertext."""
+        return np.array(open_ciphertext(self._context, ciphertext).decrypt(), dtype=np.float64)
+
+    def _saved(self, *, secret: bool, products: bool) -> bytes:
+        saved = self._context.serialize(
+            save_public_key=False,
+            save_secret_key=secret,
+            save_galois_keys=products,
+            save_relin_keys=products,
+        )
+        return bytes(saved)
+
+
+def open_context(saved: bytes) -> Any:
+    """Read a context, public or secret."""
+    try:
+        return library().context_from(saved, n_threads=1)
+    except ValueError as error:
+        raise UnseenError(
+            f"a key of the encryption cannot be read ({error}); was it cut or changed?"
+        ) from error
+
+
+def open_ciphertext(context: Any, ciphertext: bytes) -> Any:
+    """Read a ciphertext, still encrypted."""
+    try:
+        return library().ckks_vector_from(context, ciphertext)
+    except (ValueError, RuntimeError) as error:
+        raise UnseenError(f"a ciphertext cannot be read ({error}); was it cut or changed?") from error

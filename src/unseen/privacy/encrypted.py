@@ -1,0 +1,210 @@
+"""Encryption: clients hold the secret key, the server computes on ciphertexts that it cannot read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unseen.errors import UnseenError, UsageError
+from unseen.models import Layout
+from unseen.privacy import encrypted_gram, encrypted_sum
+from unseen.privacy.asking import number_of_parts
+from unseen.privacy.base import Protection, register_protection, withheld
+from unseen.privacy.ckks import SLOTS, library
+from unseen.privacy.encrypted_gram import COEFFICIENTS, DECISIONS
+from unseen.privacy.encrypted_round import DECIDE, OPEN, EncryptedRound
+from unseen.privacy.encrypted_server import EncryptedServer
+from unseen.privacy.encrypted_sum import MEAN
+from unseen.privacy.encrypted_update import CIPHERTEXTS, COUNTERS, MAGNITUDES, Division, encrypted
+from unseen.privacy.encryption_cost import calibrate, describe, estimate
+from unseen.privacy.facts import (
+    SAMPLES,
+    ClientSide,
+    Message,
+    MethodFacts,
+    Opened,
+    PlannedRun,
+    Received,
+    ServerSide,
+)
+from unseen.privacy.key_delivery import (
+    CONTEXT,
+    KEY_ID,
+    LOCKED,
+    PUBLIC,
+    STEP,
+    KeyRing,
+    deliver_key,
+    require_library,
+)
+from unseen.privacy.masking import as_bytes
+from unseen.privacy.record import PLAIN, Leaving
+from unseen.privacy.server_process import ServerProcess
+from unseen.settings import Settings
+from unseen.training import Update
+
+HIDDEN = "encrypted: the server held only ciphertexts"
+LOSS, COUNTS = "training loss", "counts of steps and of samples seen"
+_NUMBER = 8
+_HOW = {
+    PUBLIC: "public keys",
+    LOCKED: "encrypted for the other clients",
+    CONTEXT: "public: lets the server compute, not read",
+    KEY_ID: "a random number",
+    COEFFICIENTS: "all that came of the K x K Gram matrix, which only a key holder decrypted",
+    DECISIONS: "all that came of the K x K Gram matrix, which only a key holder decrypted",
+    MEAN: "only the combination of the round's updates, decrypted by a key holder",
+}
+
+
+@register_protection
+class Encrypted(Protection[Settings]):
+    """Homomorphic encryption (CKKS) of updates, for means and for gradient surgery (PPDG, section 3.2).
+
+    A round: clients encrypt with the key that they share; the server computes the encrypted Gram matrix; a
+    key holder decrypts it and returns the coefficients; the server forms the encrypted weighted sum; a key
+    holder decrypts that. The arithmetic runs in a process of its own, which never has the secret key.
+    """
+
+    name = "encrypted"
+    summary = "homomorphic encryption: clients hold the key, the server computes on ciphertexts"
+    extra = "he"
+    sends = (
+        PUBLIC,
+        LOCKED,
+        CONTEXT,
+        KEY_ID,
+        CIPHERTEXTS,
+        MAGNITUDES,
+        COUNTERS,
+        COEFFICIENTS,
+        DECISIONS,
+        MEAN,
+    )
+    seals = True
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._process: ServerProcess | None = None
+        self._opened: Tensor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_process": None, "_opened": None}
+
+    # before the run
+
+    def why_not(self, method: MethodFacts) -> str | None:
+        """Serve weighted means of states, and combinations that depend on their Gram matrix only."""
+        if method.topology == "pooled":
+            return "it pools the data itself, so there are no updates to encrypt"
+        if method.topology == "serial":
+            return "its model passes from one client to the next, so there is no sum to compute encrypted"
+        if method.beside_state:
+            return (
+                f"it sends {' and '.join(method.beside_state)} beside the state, which is not encrypted here"
+            )
+        if method.needs_individual_updates and method.surgery is None:
+            return (
+                "its server half does with single updates what cannot be done with ciphertexts (it needs "
+                "more than a weighted sum with coefficients from their inner products)"
+            )
+        return None
+
+    def check(self, run: PlannedRun) -> None:
+        """Ask for the libraries, and for someone to hide among."""
+        library()
+        require_library()
+        if run.in_round < 2:
+            raise UsageError(
+                f"--protect {self.name} needs at least 2 clients in a round, here is {run.in_round}: the "
+                "decrypted sum would be its own update"
+            )
+
+    def cost_notes(self, run: PlannedRun) -> list[str]:
+        """Seconds and bytes of a round, from a calibration on a few ciphertexts."""
+        products, clients = run.method.surgery is not None, run.in_round
+        division = Division.of(Layout.of(run.module))
+        cost = estimate(calibrate(products=products), division, clients=clients, products=products)
+        return [describe(cost, clients=clients, numbers=run.numbers)]
+
+    # the client's half: a key holder
+
+    def seal(self, update: Update, side: ClientSide) -> Update:
+        """Send ciphertexts, and what the server must weigh them by; diagnostics stay with the client."""
+        if side.start is None:
+            raise ValueError("an update is sealed where it was trained, with the weights it started from")
+        try:
+            holder = KeyRing(side.memory).holder(side.received[KEY_ID])
+        except UnseenError as error:
+            return withheld(str(error))
+        sent = encrypted(update, side.start, holder, method=side.method, layout=side.layout)
+        return replace(update, weights=torch.empty(0), loss=0.0, extras=sent, diagnostics={})
+
+    def answer(self, message: Message, side: ClientSide) -> Message:
+        """Pass the key on, decide on a decrypted Gram matrix, or decrypt the sum."""
+        ring, step = KeyRing(side.memory), message[STEP]
+        if torch.equal(step, DECIDE):
+            return encrypted_gram.decide(message, ring.holder(), side)
+        if torch.equal(step, OPEN):
+            return encrypted_sum.opened(message, ring.holder(), Division.of(side.layout))
+        return ring.answer(message)
+
+    # the server's half
+
+    def begin(self, side: ServerSide) -> Message:
+        """See to it that all clients hold the key; the process for the arithmetic starts meanwhile."""
+        self._process = self._process or ServerProcess()
+        deliver_key(side, products=side.method.surgery is not None)
+        return {KEY_ID: side.state[KEY_ID]}
+
+    def finish(self, side: ServerSide, received: Sequence[Received], rows: Tensor) -> Opened:
+        """Compute on ciphertexts what the method makes of the updates, and have it decrypted."""
+        if len(received) < 2:
+            raise UnseenError(
+                f"only {received[0].client!r} sent an update: the sum would be that update itself, so that "
+                "nothing was decrypted. Go on with --resume when more clients can be reached"
+            )
+        return EncryptedRound(self._ready(side), side, received).merged()
+
+    def _ready(self, side: ServerSide) -> ServerProcess:
+        """The process, with the public context of the run's key."""
+        self._process = self._process or ServerProcess()
+        if self._opened is None or not torch.equal(self._opened, side.state[KEY_ID]):
+            self._process.run(EncryptedServer.open, as_bytes(side.state[CONTEXT]))
+            self._opened = side.state[KEY_ID]
+        return self._process
+
+    # the record
+
+    def lines(self, update: Update, method: MethodFacts) -> list[Leaving]:
+        """Ciphertexts, filled up, hold state and loss; the rest is what the server weighs them by."""
+        ciphertexts = update.extras[CIPHERTEXTS]
+        numbers = SLOTS * number_of_parts(ciphertexts)
+        return [
+            Leaving(", ".join(method.in_state), numbers, ciphertexts.nbytes, HIDDEN),
+            Leaving(LOSS, 1, 0, HIDDEN),
+            Leaving(SAMPLES, 1, _NUMBER),
+            Leaving(COUNTS, 2, 2 * _NUMBER),
+            *(
+                Leaving(kind, value.numel(), value.nbytes, PLAIN)
+                for kind, value in update.extras.items()
+                if kind != CIPHERTEXTS
+            ),
+        ]
+
+    def answer_lines(self, message: Message) -> list[Leaving]:
+        """Keys tell nothing of the data; coefficients and the mean are what the run is for."""
+        return [Leaving(kind, value.numel(), value.nbytes, _HOW[kind]) for kind, value in message.items()]
+
+    def statement(self) -> str:
+        """What the server could read."""
+        return (
+            "Updates were encrypted before they left a client, with a key that only clients hold; the server's "
+            "arithmetic ran in a process that held ciphertexts and the public context only. Key holders "
+            "decrypted the combination of each round's updates and, for gradient surgery, the K x K matrix "
+            "of their inner products."
+        )

@@ -1,0 +1,112 @@
+"""What encryption costs, measured on a few ciphertexts just before a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from unseen.privacy.ckks import SLOTS, KeyHolder
+from unseen.privacy.encrypted_server import EncryptedServer
+from unseen.privacy.encrypted_update import Division
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Seconds for one ciphertext and bytes of one, on this machine.
+
+    multiply  a product of two ciphertexts, added up; `slots` is the closing sum over a product's slots
+    weigh     a ciphertext times a number, added up
+    """
+
+    encrypt: float
+    decrypt: float
+    weigh: float
+    multiply: float
+    slots: float
+    fresh_bytes: int
+    summed_bytes: int
+    context_bytes: int
+    secret_bytes: int
+
+
+@dataclass(frozen=True)
+class RoundCost:
+    """What a round will take.
+
+    opening_down  bytes that the one client gets who decrypts
+    """
+
+    at_client: float
+    at_server: float
+    opening: float
+    client_up: int
+    opening_down: int
+    once: int
+
+
+def calibrate(*, products: bool, times: int = 2) -> Calibration:
+    """Encrypt, compute and decrypt a few rows with a key made for this and thrown away."""
+    holder, server = KeyHolder.make(products=products), EncryptedServer()
+    public = holder.public(products=products)
+    server.open(public)
+    row = np.linspace(-1, 1, SLOTS)
+    encrypt, fresh = _timed(lambda: [holder.encrypt(row) for _ in range(times)])
+    for client in ("a", "b"):
+        server.take(client, fresh)
+    weigh, summed = _timed(lambda: server.weighted_sum(range(times), {"a": 0.3, "b": 0.7}))
+    decrypt, _ = _timed(lambda: [holder.decrypt(part) for part in summed])
+    multiply = slots = 0.0
+    if products:
+        one, _ = _timed(lambda: server.gram(1))
+        more, _ = _timed(lambda: server.gram(times))
+        multiply = max(more - one, 0.0) / (3 * (times - 1))
+        slots = max(one / 3 - multiply, 0.0)
+    return Calibration(
+        encrypt=encrypt / times,
+        decrypt=decrypt / times,
+        weigh=weigh / (2 * times),
+        multiply=multiply,
+        slots=slots,
+        fresh_bytes=len(fresh[0]),
+        summed_bytes=len(summed[0]),
+        context_bytes=len(public),
+        secret_bytes=len(holder.secret),
+    )
+
+
+def estimate(measured: Calibration, division: Division, *, clients: int, products: bool) -> RoundCost:
+    """Scale the calibration to a round's ciphertexts."""
+    parameters, rows = len(division.rows[0]), sum(map(len, division.rows))
+    pairs = clients * (clients + 1) // 2 if products else 0
+    return RoundCost(
+        at_client=rows * measured.encrypt,
+        at_server=clients * rows * measured.weigh + pairs * (parameters * measured.multiply + measured.slots),
+        opening=rows * measured.decrypt,
+        client_up=rows * measured.fresh_bytes,
+        opening_down=rows * measured.summed_bytes + pairs * measured.summed_bytes,
+        once=measured.context_bytes + (clients - 1) * measured.secret_bytes,
+    )
+
+
+def describe(cost: RoundCost, *, clients: int, numbers: int) -> str:
+    """The sentence that a user reads before the run starts."""
+    whole = clients * cost.at_client + cost.at_server + cost.opening
+    return (
+        f"encrypted: about {whole:.2g} s more for every round on one core ({cost.at_client:.2g} s at each of "
+        f"{clients} clients, {cost.at_server:.2g} s at the server, {cost.opening:.2g} s to decrypt; measured "
+        f"just now); a client sends {cost.client_up / 1e6:.3g} MB a round ({4 * numbers / 1e6:.3g} MB "
+        f"without), and one of them gets {cost.opening_down / 1e6:.3g} MB to decrypt; keys take "
+        f"{cost.once / 1e6:.3g} MB once"
+    )
+
+
+def _timed(do: Callable[[], R]) -> tuple[float, R]:
+    started = time.perf_counter()
+    result = do()
+    return time.perf_counter() - started, result
