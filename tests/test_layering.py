@@ -18,6 +18,7 @@ ORDER = (
     {"evaluation"},
     {"training"},
     {"aggregation"},
+    {"ciphers"},
     {"privacy"},
     {"methods"},
     {"engine"},

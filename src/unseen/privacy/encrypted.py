@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unseen.ciphers.ckks import SLOTS, library
+from unseen.ciphers.encrypted_server import EncryptedServer
+from unseen.ciphers.server_process import ServerProcess
 from unseen.errors import UnseenError, UsageError
 from unseen.models import Layout
 from unseen.privacy import encrypted_gram, encrypted_sum
 from unseen.privacy.asking import number_of_parts
 from unseen.privacy.base import Protection, register_protection, withheld
-from unseen.privacy.ckks import SLOTS, library
 from unseen.privacy.encrypted_gram import COEFFICIENTS, DECISIONS
 from unseen.privacy.encrypted_round import DECIDE, OPEN, EncryptedRound
-from unseen.privacy.encrypted_server import EncryptedServer
 from unseen.privacy.encrypted_sum import MEAN
 from unseen.privacy.encrypted_update import CIPHERTEXTS, COUNTERS, MAGNITUDES, Division, encrypted
 from unseen.privacy.encryption_cost import calibrate, describe, estimate
@@ -43,7 +44,6 @@ from unseen.privacy.key_delivery import (
 )
 from unseen.privacy.masking import as_bytes
 from unseen.privacy.record import PLAIN, Leaving
-from unseen.privacy.server_process import ServerProcess
 from unseen.settings import Settings
 from unseen.training import Update
 
@@ -203,8 +203,8 @@ class Encrypted(Protection[Settings]):
     def statement(self) -> str:
         """What the server could read."""
         return (
-            "Updates were encrypted before they left a client, with a key that only clients hold; the server's "
-            "arithmetic ran in a process that held ciphertexts and the public context only. Key holders "
+            "Updates were encrypted before they left a client, with a key that only clients hold. The "
+            "server computed in a process that held ciphertexts and the public context only. Key holders "
             "decrypted the combination of each round's updates and, for gradient surgery, the K x K matrix "
             "of their inner products."
         )

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from unseen.aggregation import SurgeryPlan
+from unseen.ciphers.ckks import LARGEST, NOISE, KeyHolder, Real
 from unseen.errors import UnseenError
 from unseen.privacy.asking import to_parts, to_tensor
 from unseen.privacy.chunks import BASE, TOLERANCE
-from unseen.privacy.ckks import LARGEST, NOISE, KeyHolder, Real
 from unseen.privacy.facts import ClientSide, Message
 from unseen.privacy.masking import as_bytes, as_tensor
 

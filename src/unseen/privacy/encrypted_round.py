@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from unseen.aggregation import OperatedUpdates, SurgeryPlan, client_weights, normalised
+from unseen.ciphers.encrypted_server import EncryptedServer
+from unseen.ciphers.server_process import ServerProcess
 from unseen.errors import UnseenError
 from unseen.privacy import encrypted_gram, encrypted_sum
 from unseen.privacy.asking import first_answer
 from unseen.privacy.encrypted_gram import COEFFICIENTS, DECISIONS
-from unseen.privacy.encrypted_server import EncryptedServer
 from unseen.privacy.encrypted_sum import MEAN, factors
 from unseen.privacy.encrypted_update import COUNTERS, MAGNITUDES, Division, ciphertexts_of, own_weight
 from unseen.privacy.facts import Message, Opened, Received, ServerSide
 from unseen.privacy.key_delivery import STEP
 from unseen.privacy.numbers import SummedUpdates
-from unseen.privacy.server_process import ServerProcess
 
 DECIDE, OPEN = (torch.tensor([number]) for number in (4, 5))
 """Steps after those of delivering the key: decide on a Gram matrix, open a sum."""

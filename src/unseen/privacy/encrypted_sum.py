@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from unseen.ciphers.ckks import KeyHolder
+from unseen.ciphers.encrypted_server import counted
 from unseen.privacy.asking import to_parts, to_tensor
 from unseen.privacy.chunks import BASE, from_rows
-from unseen.privacy.ckks import KeyHolder
-from unseen.privacy.encrypted_server import counted
 from unseen.privacy.encrypted_update import Division
 from unseen.privacy.facts import Message
 

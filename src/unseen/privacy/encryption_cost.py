@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from unseen.privacy.ckks import SLOTS, KeyHolder
-from unseen.privacy.encrypted_server import EncryptedServer
+from unseen.ciphers.ckks import SLOTS, KeyHolder
+from unseen.ciphers.encrypted_server import EncryptedServer
 from unseen.privacy.encrypted_update import Division
 
 R = TypeVar("R")

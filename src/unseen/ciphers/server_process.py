@@ -16,12 +16,12 @@ import weakref
 from collections.abc import Callable
 from typing import Any, BinaryIO, Concatenate, ParamSpec, TypeVar, cast
 
+from unseen.ciphers.encrypted_server import EncryptedServer
 from unseen.errors import UnseenError
-from unseen.privacy.encrypted_server import EncryptedServer
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_PROGRAM = "from unseen.privacy.server_process import serve; serve()"
+_PROGRAM = "from unseen.ciphers.server_process import serve; serve()"
 
 
 class ServerProcess:

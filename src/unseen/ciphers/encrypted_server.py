@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations_with_replacement
 from typing import Any
 
+from unseen.ciphers.ckks import open_ciphertext, open_context
 from unseen.errors import UnseenError
-from unseen.privacy.ckks import open_ciphertext, open_context
 
 NEXT_TO_NOTHING = 1e-9
 """A smaller factor would become zero in the encryption."""
