@@ -62,9 +62,7 @@ def submit(app: Path, coordinator: Coordinator, *, home: Path) -> str:
     said = _flwr(["run", str(app), CONNECTION, "--format", "json"], coordinator, home)
     found = re.search(r'"run-id":\s*"(\d+)"', said)
     if found is None:
-        raise UnseenError(
-            f"the coordinator at {coordinator.address} did not take the job: {_last_line(said)}"
-        )
+        raise _unreachable(coordinator, said)
     return found.group(1)
 
 
@@ -94,13 +92,20 @@ def _flwr(arguments: list[str], coordinator: Coordinator, home: Path) -> str:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UnseenError(f"the coordinator at {coordinator.address} cannot be reached: {error}") from error
+        raise _unreachable(coordinator, str(error)) from error
     said = done.stdout + done.stderr
     if done.returncode:
-        raise UnseenError(f"the coordinator at {coordinator.address} cannot be reached: {_last_line(said)}")
+        raise _unreachable(coordinator, said)
     return said
 
 
-def _last_line(text: str) -> str:
-    lines = [line.strip(" │╭╮╰╯─") for line in text.splitlines()]
-    return next((line for line in reversed(lines) if line), "no reason given")
+def _unreachable(coordinator: Coordinator, said: str) -> UnseenError:
+    """Say in one line what Flower said in several."""
+    told = re.search(r'"error-message":\s*("(?:[^"\\]|\\.)*")', said)
+    lines = (json.loads(told.group(1)) if told else said).splitlines()
+    plain = [line.strip(" │╭╮╰╯─") for line in lines]
+    reason = next((line for line in reversed(plain) if line), "it gave no reason")
+    trust = "its own authority (--ca)" if coordinator.ca else "no TLS (no --ca)"
+    return UnseenError(
+        f"the coordinator at {coordinator.address} cannot be reached with {trust}: {reason.split('. ')[0]}"
+    )
