@@ -67,7 +67,7 @@ def test_rows_keep_a_vector_of_any_size(numbers, exponent, seed):
     magnitude = magnitude_of(vector)
     rows = to_rows(vector, magnitude)
     assert rows.shape == (rows_needed(numbers), SLOTS)
-    assert 8 * (1 - 1e-9) <= np.linalg.norm(rows[:, 1:]) < 128 * (1 + 1e-9)
+    assert 32 * (1 - 1e-9) <= np.linalg.norm(rows[:, 1:]) < 512 * (1 + 1e-9)
     back = from_rows(list(rows), numbers=numbers, magnitude=magnitude, leading=1.0)
     assert np.linalg.norm(back - vector) <= 1e-5 * np.linalg.norm(vector)
 
@@ -119,6 +119,9 @@ def test_a_zero_update_is_in_conflict_with_nobody(holder, public):
     matrix = gram_matrix(entries, clients=3, rows=1, magnitudes=sizes)
     assert torch.equal(matrix[0], torch.zeros(3, dtype=torch.float64))
     assert float(matrix[1, 2]) == pytest.approx(-100)
+    measured = np.array([1.6e-5, -1.8e-5, 1000.0]) + 128
+    many = gram_matrix(measured, clients=2, rows=128, magnitudes=torch.zeros(2))
+    assert torch.equal(many, torch.diag(torch.tensor([0.0, 1000.0], dtype=torch.float64)))
 
 
 def test_factors_next_to_nothing_do_not_become_zero_ciphertexts(holder, public):

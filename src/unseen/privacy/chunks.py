@@ -17,8 +17,8 @@ from unseen.errors import UnseenError
 
 FILLED = SLOTS - 1
 BASE = 16.0
-SMALLEST_NORM = 8.0
-"""Scaled vectors have a length from here to below `BASE` times that."""
+SMALLEST_NORM = 32.0
+"""Scaled vectors have a length from here to below `BASE` times that, whose square a ciphertext can hold."""
 LOWEST = -20
 """The order of magnitude of a vector of zeros, and of all that are next to nothing."""
 GRID = 2.0**-20
@@ -33,7 +33,7 @@ def rows_needed(numbers: int) -> int:
 
 
 def magnitude_of(vector: Real) -> int:
-    """The power of sixteen that brings a vector to a length of [8, 128)."""
+    """The power of sixteen that brings a vector to a length of [32, 512)."""
     length = float(np.linalg.norm(vector))
     if length == 0:
         return LOWEST

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unseen.aggregation import SurgeryPlan
-from unseen.ciphers.ckks import LARGEST, NOISE, KeyHolder, Real
+from unseen.ciphers.ckks import LARGEST, NOISE, NOISE_PER_ROW, KeyHolder, Real
 from unseen.errors import UnseenError
 from unseen.privacy.asking import to_parts, to_tensor
 from unseen.privacy.chunks import BASE, TOLERANCE
@@ -65,9 +65,9 @@ def gram_matrix(entries: Real, *, clients: int, rows: int, magnitudes: Tensor) -
     pairs = list(combinations_with_replacement(range(clients), 2))
     if len(entries) != len(pairs) or len(magnitudes) != clients:
         raise UnseenError(f"{len(entries)} inner products came for {clients} clients: {len(pairs)} expected")
-    scaled = np.zeros((clients, clients))
+    scaled, noise = np.zeros((clients, clients)), NOISE + NOISE_PER_ROW * rows
     for (one, other), entry in zip(pairs, entries - rows, strict=True):
-        scaled[one, other] = scaled[other, one] = entry if abs(entry) > NOISE else 0.0
+        scaled[one, other] = scaled[other, one] = entry if abs(entry) > noise else 0.0
     squares = np.maximum(scaled.diagonal(), 0)
     bound = np.sqrt(np.outer(squares, squares)) * (1 + TOLERANCE) + TOLERANCE
     if not bool((np.abs(scaled) <= bound).all()) or float(np.abs(entries).max()) > LARGEST:
