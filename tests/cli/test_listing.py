@@ -103,6 +103,7 @@ def test_measuring_some_methods_keeps_what_is_known_of_others(measured, monkeypa
 def test_protections_and_their_settings(unseen):
     listed = json.loads(unseen("list", "protections", "--json").out)
     assert {"none", "secure-sum"} <= {row["protection"] for row in listed}
+    assert "unseen[he]" in unseen("list", "protections").out
     described = json.loads(unseen("list", "protections", "secure-sum", "--json").out)
     assert [row["setting"] for row in described] == ["bits", "threshold"]
     wrong = unseen("list", "protections", "secure-sums")

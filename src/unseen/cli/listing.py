@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from unseen.cli.console import print_json, results
@@ -21,7 +22,7 @@ def _show(columns: Sequence[str], rows: Sequence[Sequence[str]], *, as_json: boo
         return
     table = Table(*columns)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     results().print(table)
 
 
