@@ -69,17 +69,22 @@ MODELS: Registry[ModelEntry] = Registry("model")
 def build_model(name: str, facts: ModelFacts, *, seed: int, weights: Path | None = None) -> Network:
     """Make the named network with seeded initial weights, then load a weights file if one is given.
 
-    What a user should know of the loading (a head left out, say) is in the network's `notes`.
+    What a user should know of the loading (a head left out, say) is in the network's `notes`. A name that
+    ends in `+groupnorm` is the network with group norm in the place of its batch norm.
     """
     _fill_registry()
+    from unseen.models.norms import GROUP_NORM, replace_batch_norm
     from unseen.models.weights import load_weights
     from unseen.models.zoo import make_timm
 
-    with global_torch_seed(seed, "initial weights", name):
-        network = MODELS[name].make(facts) if name in MODELS else make_timm(name, facts)
+    plain = name.removesuffix(GROUP_NORM)
+    with global_torch_seed(seed, "initial weights", plain):
+        network = MODELS[plain].make(facts) if plain in MODELS else make_timm(plain, facts)
     network.model_name = name
     if weights is not None:
         network.notes += load_weights(network, weights).notes()
+    if plain != name:
+        replace_batch_norm(network, name=plain)
     return network
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from unseen.errors import UnseenError
+from unseen.models.norms import GROUP_NORM
 
 IMAGENET = "imagenet"
 """In the place of a file of weights: the network's ImageNet weights below the data root."""
@@ -17,7 +18,8 @@ def find_weights(model: str, root: Path | None) -> Path | None:
     """Find a network's ImageNet weights in DATA_ROOT/weights."""
     if root is None:
         return None
-    names = [pattern.format(model) + suffix for pattern in _FILES for suffix in _SUFFIXES]
+    plain = model.removesuffix(GROUP_NORM)
+    names = [pattern.format(plain) + suffix for pattern in _FILES for suffix in _SUFFIXES]
     return next((root / _FOLDER / name for name in names if (root / _FOLDER / name).is_file()), None)
 
 
