@@ -35,7 +35,9 @@ def looped(flat: FlatState, loss, batch: Batch) -> torch.Tensor:
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("model", ["mnist-cnn", "lenet", "lenet-1", "cnn-2", "customnet", "mini-vit", "mlp", "resnet18+groupnorm"])
+@pytest.mark.parametrize(
+    "model", ["mnist-cnn", "lenet", "lenet-1", "cnn-2", "customnet", "mini-vit", "mlp", "resnet18+groupnorm"]
+)
 def test_sum_of_clipped_gradients_is_that_of_a_loop(model):
     facts = ModelFacts((7,), 4) if model == "mlp" else IMAGES
     flat = FlatState(build_model(model, facts, seed=0))

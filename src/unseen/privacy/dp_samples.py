@@ -85,8 +85,9 @@ class DPSamples(Protection[DPSamplesSettings]):
         )
         return [
             f"{self.name}: at most epsilon {spent:.3g} at delta {settings.tolerated:.2g} for a training "
-            f"sample after {run.rounds} rounds. It covers all that clients send while they train; "
-            "validation and test samples, whose scores leave, are outside it, and so are table statistics",
+            f"sample after {run.rounds} rounds. It covers all that clients send while they train; what they "
+            "tell beforehand (numbers of samples and classes, table statistics) is outside it, and so are "
+            "validation and test samples, whose scores leave",
             f"{self.name}: every sample has a gradient of its own, which costs two to three times the time",
             *([f"{self.name}: noise {settings.origin}"] if settings.noise_seed == "run" else []),
         ]
@@ -163,8 +164,9 @@ class DPSamples(Protection[DPSamplesSettings]):
         return (
             "Every client clipped the gradient of each training sample and added Gaussian noise before it "
             "used them: all that it sent while training hides, up to epsilon and delta, whether a sample was "
-            "in its data, also from whoever runs the server. The number of samples and the scores on "
-            f"validation and test samples left without noise. The noise came {self.settings.origin}."
+            "in its data, also from whoever runs the server. The numbers of samples and classes, told "
+            "beforehand, and the scores on validation and test samples left without noise. "
+            f"The noise came {self.settings.origin}."
         )
 
 

@@ -6,6 +6,7 @@ let one sample into the gradient of another.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import cast
 
@@ -70,7 +71,8 @@ def gradients_of_samples(module: nn.Module, loss: Loss, batch: Batch) -> tuple[d
         return cast(Tensor, functional_call(whole, parameters, (Batch(*sample),), tie_weights=True))
 
     every = vmap(grad_and_value(one), in_dims=(None, 0, 0, 0), randomness="different")
-    with sdpa_kernel(SDPBackend.MATH):  # other kernels of attention cannot be vectorised over samples
+    with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):  # no other kernel can be vectorised
+        warnings.filterwarnings("ignore", message="There is a performance drop")
         gradients, losses = every(trained, *batch)
     return {name.removeprefix(prefix): value for name, value in gradients.items()}, losses
 
