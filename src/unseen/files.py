@@ -46,7 +46,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextmanager
-def locked(lock: Path, *, place: Path) -> Iterator[None]:
+def locked(lock: Path, *, place: Path, option: str = "--out") -> Iterator[None]:
     """Keep a second process out of `place`; the lock ends with the process, however it ends."""
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def locked(lock: Path, *, place: Path) -> Iterator[None]:
         yield
     except BlockingIOError:
         raise UnseenError(
-            f"another process is working in {place}; wait for it or choose another --out"
+            f"another process is working in {place}; wait for it or choose another {option}"
         ) from None
     finally:
         os.close(handle)

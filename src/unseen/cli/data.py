@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,11 +87,27 @@ def check_command(  # noqa: PLR0917 (one parameter an option)
 
 
 def _show(check: DataCheck, picture: Path | None, console: Console, *, next_step: str) -> None:
+    show_findings(check, console)
+    if picture is not None:
+        _say(console, f"Picture: {picture}")
+    if check.problem:
+        _say(console, f"Training would refuse this data: {check.problem}", "bold red")
+    elif check.unreadable:
+        count = len(check.unreadable)
+        _say(
+            console,
+            f"Training would refuse this data: {count} unreadable (--skip-unreadable leaves them out)",
+            "bold red",
+        )
+    else:
+        _say(console, f"Training can start, for example: {next_step}", "green")
+
+
+def show_findings(check: DataCheck, console: Console) -> None:
+    """Print what was found: counts, what cannot be read, what is unusual."""
     from unseen.cli.counts import counts_table
 
-    def say(text: str, style: str = "") -> None:
-        console.print(Text(printable(text), style=style), soft_wrap=True)
-
+    say = partial(_say, console)
     say(f"{check.name}: {check.total} samples", "bold")
     if check.counts:
         console.print(counts_table(check.counts, console))
@@ -109,18 +126,10 @@ def _show(check: DataCheck, picture: Path | None, console: Console, *, next_step
         say(f"note: {note}")
     for warning in check.warnings:
         say(f"warning: {warning}", "yellow")
-    if picture is not None:
-        say(f"Picture: {picture}")
-    if check.problem:
-        say(f"Training would refuse this data: {check.problem}", "bold red")
-    elif check.unreadable:
-        count = len(check.unreadable)
-        say(
-            f"Training would refuse this data: {count} unreadable (--skip-unreadable leaves them out)",
-            "bold red",
-        )
-    else:
-        say(f"Training can start, for example: {next_step}", "green")
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(printable(text), style=style), soft_wrap=True)
 
 
 def _next_step(check: DataCheck, request: DataRequest) -> str:

@@ -8,7 +8,21 @@ from typing import Annotated
 import typer
 
 from unseen import __version__
-from unseen.cli import bench, data, demo, listing, report, reproduce, serving, train
+from unseen.cli import (
+    bench,
+    data,
+    demo,
+    flower_app,
+    invite,
+    join,
+    listing,
+    report,
+    reproduce,
+    serving,
+    status,
+    train,
+    up,
+)
 from unseen.errors import UnseenError
 
 app = typer.Typer(
@@ -27,6 +41,14 @@ app.command("demo")(demo.demo_command)
 app.command("report")(report.report_command)
 app.command("predict")(serving.predict_command)
 app.command("export")(serving.export_command)
+for _name, _command in (
+    ("up", up.up_command),
+    ("invite", invite.invite_command),
+    ("join", join.join_command),
+    ("status", status.status_command),
+    ("app", flower_app.app_command),
+):
+    app.command(_name, rich_help_panel="A federation of machines")(_command)
 app.add_typer(listing.app, name="list")
 app.add_typer(data.app, name="data")
 

@@ -11,6 +11,7 @@ from unseen.errors import UsageError
 
 if TYPE_CHECKING:
     from unseen.config import RunConfig
+    from unseen.deploy.flwr_command import Coordinator
     from unseen.engine import Listener
     from unseen.run import RunResult
 
@@ -56,15 +57,27 @@ def run_somewhere(
     if place is None or place.coordinator is None:
         raise UsageError("--engine flower needs --coordinator ADDRESS, where `unseen up` listens (host:port)")
     from unseen.deploy.coordinator import Terms
-    from unseen.deploy.submit import Coordinator, run_on_flower
+    from unseen.deploy.submit import run_on_flower
 
-    if place.ca is not None and not place.ca.is_file():
-        raise UsageError(f"no such file: {place.ca}; --ca takes the coordinator's authority, a PEM file")
     return run_on_flower(
         config,
-        coordinator=Coordinator(place.coordinator, place.ca),
+        coordinator=_coordinator(place.coordinator, place.ca),
         out=out,
         resume=resume,
         terms=Terms(deadline=place.round_deadline, min_sites=place.min_sites),
         listener=listener,
     )
+
+
+def _coordinator(named: str, ca: Path | None) -> Coordinator:
+    """Take an address as it is; a folder is the home of a coordinator on this machine."""
+    from unseen.deploy.flwr_command import Coordinator
+    from unseen.deploy.superlink import CoordinatorHome
+
+    if Path(named).is_dir():
+        return CoordinatorHome.load(Path(named)).here
+    if not named.rpartition(":")[2].isdigit():
+        raise UsageError(f"--coordinator {named}: expected host:port, or the folder of `unseen up --home`")
+    if ca is not None and not ca.is_file():
+        raise UsageError(f"no such file: {ca}; --ca takes the coordinator's authority, a PEM file")
+    return Coordinator(named, ca)

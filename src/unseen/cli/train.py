@@ -23,7 +23,7 @@ EXAMPLES = """Examples:
 
     unseen train --resume --out runs/rotated-digits-75-fedavg-0
 
-    unseen train job.toml --engine flower --coordinator fed.example.org:9000 --ca ca.crt
+    unseen train job.toml --engine flower --coordinator federation
 """
 
 NO_PART_OF_THE_RUN = (
@@ -200,7 +200,10 @@ def train_command(  # noqa: PLR0917 (one parameter an option)
         ),
     ] = None,
     coordinator: Annotated[
-        str | None, typer.Option(help="Flower: address of the coordinator.", rich_help_panel=_WHERE)
+        str | None,
+        typer.Option(
+            help="Flower: the coordinator's address, or the folder of `unseen up`.", rich_help_panel=_WHERE
+        ),
     ] = None,
     ca: Annotated[
         Path | None,

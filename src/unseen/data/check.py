@@ -11,7 +11,8 @@ from typing import Any
 
 from unseen.data.dataset import DataSet
 from unseen.data.decode import UnreadableImageError, describe_image, in_parallel
-from unseen.data.scan import FolderScan, scan_folder
+from unseen.data.scan import FolderScan, scan_folder, scan_site
+from unseen.data.site import load_site
 from unseen.data.sources import (
     SOURCES,
     DataRequest,
@@ -89,9 +90,34 @@ def check_data(request: DataRequest) -> DataCheck:
     )
 
 
+def check_site(site: str, request: DataRequest) -> DataCheck:
+    """Check what a site would bring: its folder CLASS/IMAGE, or its own part of a named set or a table."""
+    path = Path(request.source).expanduser()
+    if path.is_dir():
+        scan = scan_site(path, site=site)
+        return _check_scan(scan, problem=scan.problem_of_site(), progress=request.progress)
+    samples = load_site(site, request)
+    counts = {site: samples.counts() if samples.classes else {"rows": len(samples.targets)}}
+    return DataCheck(
+        name=path.name,
+        total=len(samples.targets),
+        counts=counts,
+        problem="",
+        unreadable={},
+        unusual={},
+        warnings=tuple(_balance_warnings(counts)),
+        notes=samples.notes,
+    )
+
+
 def check_folder(path: Path, *, progress: Progress = no_progress) -> DataCheck:
     """Decode every image of `domain/class/image` to its end and report all that is odd."""
     scan = scan_folder(path)
+    return _check_scan(scan, problem=scan.problem() or _one_class(scan), progress=progress)
+
+
+def _check_scan(scan: FolderScan, *, problem: str | None, progress: Progress) -> DataCheck:
+    path = scan.folder
     unreadable: dict[str, str] = {}
     unusual: dict[str, str] = {}
     copies: dict[str, list[str]] = defaultdict(list)
@@ -110,7 +136,7 @@ def check_folder(path: Path, *, progress: Progress = no_progress) -> DataCheck:
         name=path.resolve().name,
         total=len(scan.files),
         counts=counts,
-        problem=scan.problem() or _one_class(scan),
+        problem=problem or "",
         unreadable=unreadable,
         unusual=unusual,
         warnings=(*_balance_warnings(counts), *_name_warnings(scan), *_copy_warnings(copies)),

@@ -11,6 +11,7 @@ from unseen.data.decode import IMAGE_SUFFIXES
 from unseen.errors import UnseenError
 
 LAYOUT = "expected FOLDER/DOMAIN/CLASS/IMAGE, for example photo/dog/1.jpg"
+SITE_LAYOUT = "a site's folder is laid out CLASS/IMAGE, for example dog/1.jpg"
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,16 @@ class FolderScan:
         for place in self.empty_classes:
             if place.split("/", 1)[1] not in self.classes:
                 return f"{self.folder}: class folder {place} is empty and no other domain has that class"
+        return None
+
+    def problem_of_site(self) -> str | None:
+        """Say in one line why a site cannot take part with its folder CLASS/IMAGE, or None."""
+        if not self.files and self.too_deep:
+            return (
+                f"{self.folder}: found folders such as {self.too_deep[0]} in place of images; {SITE_LAYOUT}"
+            )
+        if not self.files:
+            return f"{self.folder}: no images ({', '.join(IMAGE_SUFFIXES)}) found; {SITE_LAYOUT}"
         return None
 
     def oddities(self) -> tuple[str, ...]:

@@ -48,6 +48,7 @@ def coordinate_job(grid: Grid, context: Context) -> None:
 
 
 def _answer(message: Message, context: Context) -> Message:
+    from unseen.deploy.ledger import write_down
     from unseen.deploy.site import Site
     from unseen.engine.flower.parcel import from_record, to_record
 
@@ -56,7 +57,10 @@ def _answer(message: Message, context: Context) -> Message:
         if key not in node:
             raise UnseenError(f"this SuperNode's --node-config lacks {key!r}; start it with `unseen join`")
     site = Site(str(node["site"]), str(node["data"]), Path(str(node["home"])))
-    return Message(to_record(site.answer(from_record(message.content))), reply_to=message)
+    question = from_record(message.content)
+    answer = site.answer(question)
+    write_down(site.home, question, answer)
+    return Message(to_record(answer), reply_to=message)
 
 
 client_app.query()(_answer)

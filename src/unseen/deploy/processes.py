@@ -59,7 +59,7 @@ def start_superlink(
     log           where its output goes; None: to this process's own
     """
     arguments = [
-        *(flower_program("flower-superlink"), "--host", host, "--port", str(port)),
+        *(sys.executable, "-m", "unseen.deploy.gate", "--host", host, "--port", str(port)),
         *("--database", str(home / "state.db"), "--disable-runtime-dependency-installation"),
         *(certificates.arguments() if certificates else ["--insecure"]),
         *(["--enable-supernode-auth"] if node_keys else []),

@@ -87,6 +87,7 @@ def _preload() -> None:
 
     import unseen.deploy.apps
     import unseen.deploy.coordinator
+    import unseen.deploy.ledger
     import unseen.deploy.site  # noqa: F401
 
     gc.freeze()

@@ -1,0 +1,86 @@
+"""`unseen join`: take part as a site, beside its own data."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unseen.cli.console import INTERRUPTED, messages
+from unseen.cli.data import show_findings
+from unseen.errors import UnseenError
+
+if TYPE_CHECKING:
+    from unseen.data.check import DataCheck
+
+
+def join_command(
+    invitation: Annotated[Path, typer.Argument(help="The file of `unseen invite`.")],
+    data: Annotated[
+        str,
+        typer.Option(help="This site's samples: a folder CLASS/IMAGE, a table, or a named data set."),
+    ],
+    home: Annotated[
+        Path | None,
+        typer.Option(help="This site's folder: its key, its logs, its clients' memory; SITE-home."),
+    ] = None,
+    skip_unreadable: Annotated[
+        bool, typer.Option("--skip-unreadable", help="Take part although some images cannot be read.")
+    ] = False,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Where named data sets lie.", envvar="UNSEEN_DATA")
+    ] = None,
+) -> None:
+    """Take part in training with this site's data, which stays here. Runs until Ctrl-C.
+
+    The data is looked over first. The first time, a key pair is made; its private half never leaves this
+    machine. Every kind of value that leaves is shown and kept in HOME/sent.jsonl, with its bytes.
+
+    Example:
+
+        unseen join hospital_a.invitation --data ./our-images
+    """
+    from unseen.cli.up import terminated_like_interrupted
+    from unseen.deploy.invitation import Invitation
+    from unseen.deploy.supernode import open_site, stay_connected
+    from unseen.engine.flower.environment import require_flower
+    from unseen.files import locked
+
+    require_flower()
+    invited = Invitation.load(invitation)
+    _look_over(invited.site, data, data_root, skip_unreadable=skip_unreadable)
+    place = open_site(home or Path(f"{invited.site}-home"), invited)
+    console = messages()
+
+    def say(text: str) -> None:
+        console.print(f"{datetime.now():%H:%M:%S} {text}", markup=False, soft_wrap=True)
+
+    source = str(Path(data).expanduser().absolute()) if Path(data).expanduser().exists() else data
+    with locked(place.path / "lock", place=place.path, option="--home"), terminated_like_interrupted():
+        say(f"site {invited.site}, public key {place.key.public}, what leaves: {place.path / 'sent.jsonl'}")
+        try:
+            stay_connected(place, source, say)
+        except KeyboardInterrupt:
+            say("stopped; the coordinator goes on without this site")
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def _look_over(site: str, data: str, root: Path | None, *, skip_unreadable: bool) -> DataCheck:
+    """Show what is there, and refuse what training would refuse."""
+    from unseen.cli.waiting import LateBar
+    from unseen.data import DataRequest
+    from unseen.data.check import check_site
+
+    with LateBar(messages()) as bar:
+        check = check_site(site, DataRequest(source=data, root=root, progress=bar))
+    show_findings(check, messages())
+    if check.problem:
+        raise UnseenError(check.problem)
+    if check.unreadable and not skip_unreadable:
+        raise UnseenError(
+            f"{len(check.unreadable)} of {check.total} images cannot be read; repair or remove them, or take "
+            "part without them: --skip-unreadable (the job must allow it too)"
+        )
+    return check

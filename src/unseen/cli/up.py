@@ -1,0 +1,101 @@
+"""`unseen up`: start a coordinator, to which sites come."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unseen.cli.console import INTERRUPTED, messages
+from unseen.errors import UnseenError
+
+if TYPE_CHECKING:
+    from unseen.deploy.superlink import CoordinatorHome
+
+HomeOption = Annotated[Path, typer.Option(help="The coordinator's folder: keys, certificates, state.")]
+DEFAULT_HOME = Path("federation")
+LOOK_SECONDS = 0.5
+
+
+def up_command(
+    home: HomeOption = DEFAULT_HOME,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Name or address under which sites find this machine (repeatable)."),
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 9600 if not given.", min=1)] = None,
+) -> None:
+    """Start a coordinator: TLS with an authority of its own, and only sites whose keys you registered.
+
+    The first time, certificates are made; later the same folder goes on with the same keys and sites.
+    Ctrl-C stops it; runs that are under way can be continued with `unseen train --resume`.
+
+    Example:
+
+        unseen up --home federation --host fed.example.org
+    """
+    from unseen.deploy.members import Members
+    from unseen.deploy.superlink import open_home, start_coordinator
+    from unseen.files import locked
+
+    console = messages()
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, soft_wrap=True)
+
+    place = open_home(home, hosts=host or (), port=port)
+    with locked(home / "lock", place=home, option="--home"), terminated_like_interrupted():
+        say(f"Starting the coordinator in {home} ...")
+        with place.log.open("a", encoding="utf-8") as log:
+            process = start_coordinator(place, log=log)
+        try:
+            members = Members(home)
+            if list(members):
+                members.register(place.here)
+            say(_welcome(place, [member.site for member in members]))
+            _wait(process, place)
+        except KeyboardInterrupt:
+            say("\nStopping; sites wait until it is back.")
+            raise typer.Exit(INTERRUPTED) from None
+        finally:
+            from unseen.deploy.processes import end
+
+            end(process)
+
+
+def _welcome(home: CoordinatorHome, sites: list[str]) -> str:
+    folder = shlex.quote(str(home.path))
+    lines = [
+        f"Coordinator at {home.address} (log: {home.log}). Sites: {', '.join(sites) or 'none yet'}.",
+        "For each site, here:",
+        f"  unseen invite SITE --home {folder}",
+        "and at the site, with the file that this writes:",
+        "  unseen join SITE.invitation --data FOLDER",
+        "Train from this machine:",
+        f"  unseen train JOB.toml --engine flower --coordinator {folder}",
+        "Ctrl-C stops.",
+    ]
+    if home.listens_on == "127.0.0.1":
+        lines.insert(1, "Only this machine can reach it; for others name it: --host NAME")
+    return "\n".join(lines)
+
+
+def _wait(process: subprocess.Popen[str], home: CoordinatorHome) -> None:
+    while process.poll() is None:
+        time.sleep(LOOK_SECONDS)
+    raise UnseenError(f"the SuperLink ended with code {process.returncode}; see {home.log}")
+
+
+class terminated_like_interrupted:  # noqa: N801 (read as a clause)
+    """Inside, SIGTERM (as systemd sends it) does what Ctrl-C does."""
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGTERM, self._before)

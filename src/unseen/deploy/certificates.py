@@ -1,0 +1,184 @@
+"""A certificate authority of a federation's own, and the certificate that its coordinator shows to sites.
+
+Both are made once and then kept: sites hold the authority's certificate, so another one would lock them out.
+Keys can be read by their owner only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unseen.deploy.processes import Certificates
+from unseen.errors import UnseenError, UsageError, missing_extra
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+ALWAYS = ("localhost", "127.0.0.1", "::1")
+"""Names that every certificate is good for: the coordinator's own processes come over loopback."""
+YEARS = 10
+PRIVATE, PUBLIC = 0o600, 0o644
+
+
+def make_certificates(folder: Path, hosts: Sequence[str]) -> Certificates:
+    """Make the authority and a certificate for `hosts`, or take those that lie in `folder`."""
+    require_cryptography()
+    files = Certificates(folder / "server.crt", folder / "server.key", folder / "ca.crt")
+    authority_key = folder / "ca.key"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not (files.ca.exists() and authority_key.exists()):
+        _make_authority(files.ca, authority_key)
+    if files.certificate.exists() and files.key.exists():
+        _require_good_for(files, hosts)
+    else:
+        _make_server(files, authority_key, hosts)
+    return files
+
+
+def require_cryptography() -> None:
+    """Say what to install where the library is missing."""
+    try:
+        import cryptography  # noqa: F401
+    except ImportError:
+        raise missing_extra("cryptography", "flower", "a federation across machines") from None
+
+
+def write_new(path: Path, content: bytes, *, mode: int) -> None:
+    """Write a file that must not be there yet, with these rights from its first moment on."""
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+    except FileExistsError:
+        raise UnseenError(
+            f"{path} is there already and is not written over; its other half is missing: put that back, "
+            "or move this one away"
+        ) from None
+    except OSError as error:
+        raise UnseenError(f"could not write {path}: {error.strerror}") from error
+
+
+def _make_authority(certificate: Path, key_file: Path) -> None:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP384R1())
+    names = _named("Unseen federation: certificate authority")
+    builder = (
+        _unsigned(names, key.public_key())
+        .issuer_name(names)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    write_new(key_file, _pem(key), mode=PRIVATE)
+    write_new(certificate, _signed(builder, key), mode=PUBLIC)
+
+
+def _make_server(files: Certificates, authority_key: Path, hosts: Sequence[str]) -> None:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    authority = x509.load_pem_x509_certificate(files.ca.read_bytes())
+    signer = serialization.load_pem_private_key(authority_key.read_bytes(), password=None)
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise UnseenError(f"{authority_key} holds no key of a kind that we make; move {files.ca.parent} away")
+    key = ec.generate_private_key(ec.SECP384R1())
+    names = x509.SubjectAlternativeName([_general(host) for host in dict.fromkeys((*hosts, *ALWAYS))])
+    builder = (
+        _unsigned(_named("Unseen federation: coordinator"), key.public_key())
+        .issuer_name(authority.subject)
+        .add_extension(names, critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
+        )
+    )
+    write_new(files.key, _pem(key), mode=PRIVATE)
+    write_new(files.certificate, _signed(builder, signer), mode=PUBLIC)
+
+
+def _require_good_for(files: Certificates, hosts: Sequence[str]) -> None:
+    """Refuse a certificate that sites would refuse."""
+    from cryptography import x509
+
+    certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
+    known = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    missing = [host for host in hosts if _general(host) not in set(known)]
+    again = f"move {files.certificate.name} and {files.key.name} out of {files.ca.parent} and start again"
+    if missing:
+        raise UsageError(
+            f"the coordinator's certificate is not for {', '.join(missing)}; to make another one {again} "
+            "(sites keep their invitations)"
+        )
+    if certificate.not_valid_after_utc < datetime.now(UTC):
+        raise UsageError(f"the coordinator's certificate has run out; to make another one {again}")
+
+
+def _general(host: str) -> x509.GeneralName:
+    from cryptography import x509
+
+    with suppress(ValueError):
+        return x509.IPAddress(ip_address(host))
+    return x509.DNSName(host)
+
+
+def _named(name: str) -> x509.Name:
+    from cryptography import x509
+
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+
+
+def _unsigned(subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    from cryptography import x509
+
+    start = datetime.now(UTC) - timedelta(hours=1)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(start + timedelta(days=365 * YEARS))
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _signed(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> bytes:
+    from cryptography.hazmat.primitives import hashes, serialization
+
+    return builder.sign(key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

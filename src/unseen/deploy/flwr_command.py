@@ -1,0 +1,77 @@
+"""Flower's own command `flwr`, through a connection of ours: what the user set up stays as it is."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unseen.engine.flower.environment import flower_environment, flower_program
+from unseen.errors import UnseenError
+from unseen.files import write_text
+
+CONNECTION = "unseen"
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """Where the SuperLink listens, and the authority that its certificate comes from (None: no TLS)."""
+
+    address: str
+    ca: Path | None = None
+
+
+def flwr(arguments: Sequence[str], coordinator: Coordinator, *, home: Path) -> str:
+    """Run the command with our connection as its last argument; return all it said."""
+    trust = (
+        "insecure = true"
+        if coordinator.ca is None
+        else f"root-certificates = {json.dumps(str(coordinator.ca.absolute()))}"
+    )
+    write_text(
+        home / "config.toml",
+        f"[superlink.{CONNECTION}]\naddress = {json.dumps(coordinator.address)}\n{trust}\n",
+    )
+    try:
+        done = subprocess.run(
+            [flower_program("flwr"), *arguments, CONNECTION],
+            env=flower_environment(home),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise unreachable(coordinator, str(error)) from error
+    said = done.stdout + done.stderr
+    if done.returncode:
+        raise unreachable(coordinator, said)
+    return said
+
+
+def flwr_json(arguments: Sequence[str], coordinator: Coordinator, *, home: Path) -> dict[str, Any]:
+    """Run the command and read the JSON that it prints among other words."""
+    said = flwr([*arguments, "--format", "json"], coordinator, home=home)
+    try:
+        values, _ = json.JSONDecoder().raw_decode(said[said.index("{") :])
+    except ValueError:
+        raise unreachable(coordinator, said) from None
+    if not isinstance(values, dict) or not values.get("success", True):
+        raise unreachable(coordinator, said)
+    return values
+
+
+def unreachable(coordinator: Coordinator, said: str) -> UnseenError:
+    """Say in one line what Flower said in several."""
+    told = re.search(r'"error-message":\s*("(?:[^"\\]|\\.)*")', said)
+    lines = (json.loads(told.group(1)) if told else said).splitlines()
+    plain = [line.strip(" │╭╮╰╯─") for line in lines]
+    reason = next((line for line in reversed(plain) if line), "it gave no reason")
+    trust = "its own authority (--ca)" if coordinator.ca else "no TLS (no --ca)"
+    return UnseenError(
+        f"the coordinator at {coordinator.address} cannot be reached with {trust}: {reason.split('. ')[0]}"
+    )

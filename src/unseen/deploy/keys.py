@@ -1,0 +1,91 @@
+"""A site's key pair. It is made at the site; only the public half, one line of text, is given away."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from unseen.deploy.certificates import PRIVATE, PUBLIC, require_cryptography, write_new
+from unseen.errors import UnseenError, UsageError
+
+CURVES = ("secp256r1", "secp384r1", "secp521r1")
+"""What Flower takes."""
+
+
+@dataclass(frozen=True)
+class SiteKey:
+    """The files of a key pair."""
+
+    private: Path
+    public: Path
+
+    @property
+    def line(self) -> str:
+        """The public half."""
+        return self.public.read_text(encoding="utf-8").strip()
+
+
+def site_key(folder: Path, site: str) -> SiteKey:
+    """Take the key pair of a site, or make it where there is none."""
+    key = SiteKey(folder / f"{site}.key", folder / f"{site}.pub")
+    if not key.private.exists():
+        _make(key, site)
+    elif not key.public.exists():
+        raise UnseenError(f"{key.public} is missing; make it again: ssh-keygen -y -f {key.private}")
+    return key
+
+
+def _make(key: SiteKey, site: str) -> None:
+    require_cryptography()
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    pair = ec.generate_private_key(ec.SECP384R1())
+    private = pair.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    public = pair.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    key.private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_new(key.private, private, mode=PRIVATE)
+    write_new(key.public, public + f" {site}\n".encode(), mode=PUBLIC)
+
+
+def read_public_key(given: str) -> str:
+    """Take a public key from a file, or as the line itself; refuse anything else, above all a private key."""
+    require_cryptography()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    text = given if given.startswith("ecdsa-") else _file(given)
+    if "PRIVATE KEY" in text:
+        raise UsageError(
+            f"{given} is a private key, which must never leave its site: that site should delete it, run "
+            "`unseen join` again and send the .pub file"
+        )
+    try:
+        key = serialization.load_ssh_public_key(text.encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise UsageError(
+            f"{given} is no public key; expected the .pub file that `unseen join` made"
+        ) from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in CURVES:
+        raise UsageError(f"{given}: expected an ECDSA key as `unseen join` makes it, not {text.split()[0]}")
+    return " ".join(text.split()[:2])
+
+
+def _file(given: str) -> str:
+    try:
+        return Path(given).expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {given}: expected a site's public key (SITE.pub)") from error
+
+
+def fingerprint(line: str) -> str:
+    """What two people can compare over the telephone; the same as `ssh-keygen -l` shows."""
+    digest = hashlib.sha256(base64.b64decode(line.split()[1])).digest()
+    return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"

@@ -1,0 +1,94 @@
+"""The sites that a coordinator lets in: one public key each, kept in its home and registered with Flower.
+
+A key may be given while nothing runs; `unseen up` registers what is missing. Flower's own list knows numbers
+only, so which number is which site is kept here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from unseen.deploy.flwr_command import Coordinator, flwr_json
+from unseen.deploy.keys import fingerprint
+from unseen.errors import UsageError
+from unseen.files import write_json, write_text
+
+
+@dataclass(frozen=True)
+class Member:
+    """A site's public key, and the number Flower gave it ("" before it is registered)."""
+
+    site: str
+    key: str
+    node: str = ""
+
+
+class Members:
+    """The list in a coordinator's home."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.path = home, home / "sites.json"
+        values = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else []
+        self._members = {value["site"]: Member(**value) for value in values}
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(list(self._members.values()))
+
+    def get(self, site: str) -> Member | None:
+        """The member of this name, if there is one."""
+        return self._members.get(site)
+
+    def add(self, site: str, key: str) -> Member:
+        """Take up a site's key; another key in its place is refused."""
+        known = self._members.get(site)
+        if known is not None:
+            if known.key != key:
+                raise UsageError(
+                    f"site {site} has another key already ({fingerprint(known.key)}); if it lost that one, "
+                    f"take it away first: unseen invite {site} --revoke"
+                )
+            return known
+        same = [member.site for member in self if member.key == key]
+        if same:
+            raise UsageError(f"this key belongs to site {same[0]} already; every site makes its own")
+        return self._keep(Member(site, key))
+
+    def register(self, coordinator: Coordinator) -> list[Member]:
+        """Register with a running SuperLink whatever it does not know yet; return that."""
+        known = {node["node-id"] for node in known_nodes(coordinator, self.home)}
+        return [self._registered(member, coordinator) for member in self if member.node not in known]
+
+    def _registered(self, member: Member, coordinator: Coordinator) -> Member:
+        key = self.home / "keys" / f"{member.site}.pub"
+        write_text(key, f"{member.key}\n")
+        said = flwr_json(
+            ["supernode", "register", str(key), "--name", member.site], coordinator, home=self.home / "asking"
+        )
+        return self._keep(Member(member.site, member.key, str(said["node-id"])))
+
+    def revoke(self, site: str, coordinator: Coordinator | None) -> None:
+        """Let a site in no more; a running SuperLink (if there is one) is told."""
+        member = self._members.pop(site, None)
+        if member is None:
+            raise UsageError(f"site {site} has no key here; known: {', '.join(self._members) or 'none'}")
+        if coordinator is not None and member.node:
+            flwr_json(["supernode", "unregister", member.node], coordinator, home=self.home / "asking")
+        self._save()
+
+    def _keep(self, member: Member) -> Member:
+        self._members[member.site] = member
+        self._save()
+        return member
+
+    def _save(self) -> None:
+        write_json(self.path, [asdict(member) for member in self])
+
+
+def known_nodes(coordinator: Coordinator, home: Path) -> list[dict[str, Any]]:
+    """What the SuperLink knows of its nodes."""
+    said = flwr_json(["supernode", "list"], coordinator, home=home / "asking")
+    return list(said["nodes"])

@@ -1,0 +1,126 @@
+"""A coordinator's home: its address, certificates, state and the sites it lets in; and its SuperLink."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import IO
+
+from unseen.deploy.certificates import make_certificates
+from unseen.deploy.flwr_command import Coordinator
+from unseen.deploy.gate import require_closed
+from unseen.deploy.processes import Certificates, end, start_superlink, wait_until_open
+from unseen.errors import UsageError
+from unseen.files import write_json
+
+EVERYWHERE, HERE = "0.0.0.0", "127.0.0.1"
+DEFAULT_PORT = 9600
+HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True)
+class CoordinatorHome:
+    """The folder of a coordinator.
+
+    hosts  names or addresses under which sites find it; the first one stands in invitations
+    """
+
+    path: Path
+    hosts: tuple[str, ...]
+    port: int
+
+    @classmethod
+    def load(cls, path: Path) -> CoordinatorHome:
+        """Read a home that `unseen up` has made."""
+        file = settings_file(path)
+        if not file.exists():
+            raise UsageError(
+                f"{path} is no coordinator's home; make one: unseen up --home {path} --host NAME"
+            )
+        values = json.loads(file.read_text(encoding="utf-8"))
+        return cls(path, tuple(values["hosts"]), int(values["port"]))
+
+    @property
+    def address(self) -> str:
+        """Where sites find it."""
+        host = self.hosts[0]
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    @property
+    def here(self) -> Coordinator:
+        """How commands on this machine reach it."""
+        return Coordinator(f"{HERE}:{self.port}", self.path / "tls" / "ca.crt")
+
+    @property
+    def listens_on(self) -> str:
+        """Loopback alone where all its names mean this machine, else all of its networks."""
+        return HERE if all(_is_loopback(host) for host in self.hosts) else EVERYWHERE
+
+    @property
+    def log(self) -> Path:
+        """What Flower says."""
+        return self.path / "superlink.log"
+
+    def certificates(self) -> Certificates:
+        """Those that lie there, or new ones."""
+        return make_certificates(self.path / "tls", self.hosts)
+
+
+def settings_file(path: Path) -> Path:
+    """Where a home says what it is."""
+    return path / "coordinator.json"
+
+
+def open_home(path: Path, *, hosts: Sequence[str] = (), port: int | None = None) -> CoordinatorHome:
+    """Make a home, or continue one; what is not given stays as it was."""
+    known = CoordinatorHome.load(path) if settings_file(path).exists() else None
+    home = CoordinatorHome(
+        path,
+        hosts=tuple(hosts) or (known.hosts if known else (HERE,)),
+        port=port or (known.port if known else DEFAULT_PORT),
+    )
+    for host in home.hosts:
+        if not HOST_NAME.fullmatch(host) and not _is_address(host):
+            raise UsageError(f"--host {host!r} is neither a host name nor an address")
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    home.certificates()
+    values = asdict(home)
+    del values["path"]
+    write_json(settings_file(path), values)
+    return home
+
+
+def start_coordinator(home: CoordinatorHome, *, log: IO[str]) -> subprocess.Popen[str]:
+    """Start the SuperLink with TLS and keys, and make sure that only its door for sites is open."""
+    process = start_superlink(
+        home.path,
+        host=home.listens_on,
+        port=home.port,
+        certificates=home.certificates(),
+        node_keys=True,
+        log=log,
+    )
+    try:
+        wait_until_open(home.here.address, process)
+        require_closed(home.here.address, home.path / "tls" / "ca.crt")
+    except BaseException:
+        end(process)
+        raise
+    return process
+
+
+def _is_loopback(host: str) -> bool:
+    return ip_address(host).is_loopback if _is_address(host) else host == "localhost"
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
