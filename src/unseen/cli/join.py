@@ -20,7 +20,7 @@ def join_command(
     invitation: Annotated[Path, typer.Argument(help="The file of `unseen invite`.")],
     data: Annotated[
         str,
-        typer.Option(help="This site's samples: a folder CLASS/IMAGE, a table, or a named data set."),
+        typer.Option(help="This site's samples: a folder CLASS/IMAGE, or a table (.csv, .parquet)."),
     ],
     home: Annotated[
         Path | None,
@@ -29,9 +29,6 @@ def join_command(
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Take part although some images cannot be read.")
     ] = False,
-    data_root: Annotated[
-        Path | None, typer.Option(help="Where named data sets lie.", envvar="UNSEEN_DATA")
-    ] = None,
 ) -> None:
     """Take part in training with this site's data, which stays here. Runs until Ctrl-C.
 
@@ -50,7 +47,7 @@ def join_command(
 
     require_flower()
     invited = Invitation.load(invitation)
-    _look_over(invited.site, data, data_root, skip_unreadable=skip_unreadable)
+    _look_over(invited.site, data, skip_unreadable=skip_unreadable)
     place = open_site(home or Path(f"{invited.site}-home"), invited)
     console = messages()
 
@@ -67,14 +64,14 @@ def join_command(
             raise typer.Exit(INTERRUPTED) from None
 
 
-def _look_over(site: str, data: str, root: Path | None, *, skip_unreadable: bool) -> DataCheck:
+def _look_over(site: str, data: str, *, skip_unreadable: bool) -> DataCheck:
     """Show what is there, and refuse what training would refuse."""
     from unseen.cli.waiting import LateBar
     from unseen.data import DataRequest
     from unseen.data.check import check_site
 
     with LateBar(messages()) as bar:
-        check = check_site(site, DataRequest(source=data, root=root, progress=bar))
+        check = check_site(site, DataRequest(source=data, progress=bar))
     show_findings(check, messages())
     if check.problem:
         raise UnseenError(check.problem)

@@ -40,6 +40,7 @@ def up_command(
         unseen up --home federation --host fed.example.org
     """
     from unseen.deploy.members import Members
+    from unseen.deploy.processes import end
     from unseen.deploy.superlink import open_home, start_coordinator
     from unseen.files import locked
 
@@ -55,7 +56,9 @@ def up_command(
             process = start_coordinator(place, log=log)
         try:
             members = Members(home)
-            if list(members):
+            if any(member.node for member in members):
+                members.register(place.here, all_known=False)
+            else:
                 members.register(place.here)
             say(_welcome(place, [member.site for member in members]))
             _wait(process, place)
@@ -63,8 +66,6 @@ def up_command(
             say("\nStopping; sites wait until it is back.")
             raise typer.Exit(INTERRUPTED) from None
         finally:
-            from unseen.deploy.processes import end
-
             end(process)
 
 

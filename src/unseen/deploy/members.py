@@ -57,18 +57,25 @@ class Members:
             raise UsageError(f"this key belongs to site {same[0]} already; every site makes its own")
         return self._keep(Member(site, key))
 
-    def register(self, coordinator: Coordinator) -> list[Member]:
-        """Register with a running SuperLink whatever it does not know yet; return that."""
-        known = {node["node-id"] for node in known_nodes(coordinator, self.home)}
-        return [self._registered(member, coordinator) for member in self if member.node not in known]
+    def register(self, coordinator: Coordinator, *, all_known: bool = True) -> None:
+        """Register with a running SuperLink whom it does not know yet.
 
-    def _registered(self, member: Member, coordinator: Coordinator) -> Member:
+        all_known  take our own word for it; else ask the SuperLink, whose database may have been lost
+        """
+        waiting = [member for member in self if not member.node]
+        if not all_known:
+            known = {node["node-id"] for node in known_nodes(coordinator, self.home)}
+            waiting = [member for member in self if member.node not in known]
+        for member in waiting:
+            self._registered(member, coordinator)
+
+    def _registered(self, member: Member, coordinator: Coordinator) -> None:
         key = self.home / "keys" / f"{member.site}.pub"
         write_text(key, f"{member.key}\n")
         said = flwr_json(
             ["supernode", "register", str(key), "--name", member.site], coordinator, home=self.home / "asking"
         )
-        return self._keep(Member(member.site, member.key, str(said["node-id"])))
+        self._keep(Member(member.site, member.key, str(said["node-id"])))
 
     def revoke(self, site: str, coordinator: Coordinator | None) -> None:
         """Let a site in no more; a running SuperLink (if there is one) is told."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +16,7 @@ from unseen.deploy.certificates import make_certificates
 from unseen.deploy.flwr_command import Coordinator
 from unseen.deploy.gate import require_closed
 from unseen.deploy.processes import Certificates, end, start_superlink, wait_until_open
-from unseen.errors import UsageError
+from unseen.errors import UnseenError, UsageError
 from unseen.files import write_json
 
 EVERYWHERE, HERE = "0.0.0.0", "127.0.0.1"
@@ -97,6 +98,7 @@ def open_home(path: Path, *, hosts: Sequence[str] = (), port: int | None = None)
 
 def start_coordinator(home: CoordinatorHome, *, log: IO[str]) -> subprocess.Popen[str]:
     """Start the SuperLink with TLS and keys, and make sure that only its door for sites is open."""
+    _require_free(home.port)
     process = start_superlink(
         home.path,
         host=home.listens_on,
@@ -112,6 +114,18 @@ def start_coordinator(home: CoordinatorHome, *, log: IO[str]) -> subprocess.Pope
         end(process)
         raise
     return process
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HERE, port))
+        except OSError as error:
+            raise UnseenError(
+                f"port {port} cannot be used ({error.strerror}): does a coordinator run there already? "
+                "Choose another with --port"
+            ) from error
 
 
 def _is_loopback(host: str) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import socket
 import ssl
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from unseen.deploy.certificates import PUBLIC, write_new
 from unseen.deploy.invitation import Invitation
 from unseen.deploy.keys import SiteKey, fingerprint, site_key
 from unseen.deploy.ledger import Ledger
-from unseen.deploy.processes import end, start_supernode
+from unseen.deploy.processes import Process, end, start_supernode, start_warm
+from unseen.deploy.warm import fill_folder
 from unseen.deploy.wording import told
 from unseen.errors import UnseenError, UsageError
 
@@ -67,17 +68,18 @@ def open_site(path: Path, invitation: Invitation) -> SiteHome:
 
 def stay_connected(home: SiteHome, data: str, say: Say) -> None:
     """Keep the site's SuperNode running until the process is interrupted."""
-    ledger, pause, last = Ledger(home.path), SHORTEST_PAUSE, ""
-    while True:
-        reason = reason_unreachable(home) or _one_connection(home, data, ledger, say)
-        if reason is None:
-            pause, last = SHORTEST_PAUSE, ""
-            say("disconnected; connecting again")
-        elif reason != last:
-            say(f"{reason}; trying again until it works (Ctrl-C stops)")
-            last = reason
-        time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE) if reason else SHORTEST_PAUSE
+    pause, last = SHORTEST_PAUSE, ""
+    with Connection(home, data, say) as connection:
+        while True:
+            reason = reason_unreachable(home) or connection.run_once()
+            if reason is None:
+                last = ""
+                say("disconnected; connecting again")
+            elif reason != last:
+                say(f"{reason}; trying again until it works (Ctrl-C stops)")
+                last = reason
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE) if reason else SHORTEST_PAUSE
 
 
 def reason_unreachable(home: SiteHome) -> str | None:
@@ -102,36 +104,62 @@ def reason_unreachable(home: SiteHome) -> str | None:
         return f"the coordinator at {address} cannot be reached ({error.strerror or error})"
 
 
-def _one_connection(home: SiteHome, data: str, ledger: Ledger, say: Say) -> str | None:
-    """Run the SuperNode to its end; return why it was not let in, or None if it was."""
-    with home.log.open("a", encoding="utf-8") as log:
-        start = log.tell()
-        process = start_supernode(
-            home.path,
-            site=home.invitation.site,
-            data=data,
-            superlink=home.invitation.address,
-            ca=home.ca,
-            key=home.key.private,
-            log=log,
-        )
-    connected = False
-    try:
-        while process.poll() is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(LOOK_SECONDS)
-            if not connected and CONNECTED.search(_log_from(home, start)):
-                connected = True
-                home.been_inside.touch()
-                say(f"connected to {home.invitation.address}; waiting for work")
-            for line in ledger.new():
-                for words in told(line):
-                    say(words)
-            if not connected and REFUSED in _log_from(home, start):
-                break
-    finally:
-        end(process)
-    return None if connected else _reason(home, _log_from(home, start))
+class Connection:
+    """The SuperNode, and beside it the warm process, started once the coordinator lets the site in."""
+
+    def __init__(self, home: SiteHome, data: str, say: Say) -> None:
+        self.home, self.data, self.say = home, data, say
+        self.ledger = Ledger(home.path)
+        self._warm_folder = home.path / "warm"
+        self._warm: Process | None = None
+        fill_folder(self._warm_folder)
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._warm is not None:
+            end(self._warm)
+
+    def run_once(self) -> str | None:
+        """Run the SuperNode to its end; return why it was not let in, or None if it was."""
+        home = self.home
+        with home.log.open("a", encoding="utf-8") as log:
+            start = log.tell()
+            process = start_supernode(
+                home.path,
+                site=home.invitation.site,
+                data=self.data,
+                superlink=home.invitation.address,
+                ca=home.ca,
+                key=home.key.private,
+                warm=self._warm_folder,
+                log=log,
+            )
+        connected = False
+        try:
+            while process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(LOOK_SECONDS)
+                if not connected:
+                    said = _log_from(home, start)
+                    connected = CONNECTED.search(said) is not None
+                    if connected:
+                        self._let_in()
+                    elif REFUSED in said:
+                        break
+                for words in (words for line in self.ledger.new() for words in told(line)):
+                    self.say(words)
+        finally:
+            end(process)
+        return None if connected else _reason(home, _log_from(home, start))
+
+    def _let_in(self) -> None:
+        self.home.been_inside.touch()
+        if self._warm is None or self._warm.poll() is not None:
+            with self.home.log.open("a", encoding="utf-8") as log:
+                self._warm = start_warm(self._warm_folder, log=log)
+        self.say(f"connected to {self.home.invitation.address}; waiting for work")
 
 
 def _log_from(home: SiteHome, start: int) -> str:
