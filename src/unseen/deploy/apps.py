@@ -13,7 +13,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from unseen.engine.flower.environment import require_flower
+from unseen.deploy.environment import require_flower
 from unseen.errors import UnseenError
 
 require_flower()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unseen.engine.flower.environment import flower_environment, flower_program
+from unseen.deploy.environment import flower_environment, flower_program
 from unseen.errors import UnseenError
 from unseen.files import write_text
 

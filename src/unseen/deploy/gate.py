@@ -70,7 +70,7 @@ def _from_here(scope: Scope) -> bool:
 
 def main() -> None:
     """Run Flower's SuperLink behind the gate. Whether it stands there is tried out by `unseen up`."""
-    from unseen.engine.flower.environment import require_flower
+    from unseen.deploy.environment import require_flower
 
     require_flower()
     os.environ.update(TRUSTED_PROXIES)

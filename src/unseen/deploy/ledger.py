@@ -10,15 +10,16 @@ from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from unseen.engine.flower.parcel import Parcel
+if TYPE_CHECKING:
+    from unseen.engine.flower.parcel import Parcel
 
 LEDGER = "sent.jsonl"
 FACTS = {
     "census": "site's name, class names, number of samples of each, shape and fingerprint of data",
     "statistics": "names of columns and levels",
-    "train": "number of samples and steps, loss, diagnostics",
+    "train": "number of samples, training loss, counts, diagnostics",
     "consult": "answers to the protection",
     "evaluate": "loss sums",
 }

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from unseen.deploy.environment import flower_environment, flower_program, require_flower
 from unseen.deploy.warm import fill_folder
-from unseen.engine.flower.environment import flower_environment, flower_program, require_flower
 from unseen.errors import UnseenError
 
 STOP_SECONDS = 10.0

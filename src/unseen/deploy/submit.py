@@ -10,10 +10,10 @@ from pathlib import Path
 from unseen.config import RunConfig
 from unseen.deploy.app_folder import write_app
 from unseen.deploy.coordinator import Terms
+from unseen.deploy.environment import require_flower
 from unseen.deploy.events import follow
 from unseen.deploy.flwr_command import Coordinator, flwr, unreachable
 from unseen.engine import Listener, RunFolder
-from unseen.engine.flower.environment import require_flower
 from unseen.run import RunResult
 
 

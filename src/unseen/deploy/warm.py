@@ -20,7 +20,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from unseen.engine.flower.environment import flower_program
+from unseen.deploy.environment import flower_program
 from unseen.files import write_text
 
 PROGRAMS = ("flwr-clientapp", "flwr-serverapp")
