@@ -40,9 +40,8 @@ def _show(status: FederationStatus, home: Path) -> None:
 
     console = results()
     online = sum(site.status == "online" for site in status.sites)
-    console.print(
-        Text(f"{home}: {online} of {len(status.sites)} sites connected, {len(status.runs)} runs", "bold")
-    )
+    runs = "1 run" if len(status.runs) == 1 else f"{len(status.runs)} runs"
+    console.print(Text(f"{home}: {online} of {len(status.sites)} sites connected, {runs}", "bold"))
     for title, rows in (("site", status.sites), ("run", status.runs)):
         if not rows:
             continue

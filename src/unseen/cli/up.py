@@ -93,10 +93,14 @@ def _wait(process: subprocess.Popen[str], home: CoordinatorHome) -> None:
 
 
 class terminated_like_interrupted:  # noqa: N801 (read as a clause)
-    """Inside, SIGTERM (as systemd sends it) does what Ctrl-C does."""
+    """Inside, SIGTERM (as systemd sends it) does what Ctrl-C does, which works in the background too."""
 
     def __enter__(self) -> None:
-        self._before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        self._before = {
+            number: signal.signal(number, signal.default_int_handler)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
 
     def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGTERM, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
