@@ -26,7 +26,7 @@ ORDER = (
     {"report", "serving", "published"},
     {"setup", "beforehand", "outcome", "run", "run_place", "features", "api"},
     {"deploy"},
-    {"bench"},
+    {"audit", "bench"},
     {"recipes"},
     {"cli", "__main__"},
 )

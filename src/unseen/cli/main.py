@@ -9,6 +9,7 @@ import typer
 
 from unseen import __version__
 from unseen.cli import (
+    audit,
     bench,
     data,
     demo,
@@ -39,6 +40,7 @@ app.command("bench")(bench.bench_command)
 app.command("reproduce")(reproduce.reproduce_command)
 app.command("demo")(demo.demo_command)
 app.command("report")(report.report_command)
+app.command("audit")(audit.audit_command)
 app.command("predict")(serving.predict_command)
 app.command("export")(serving.export_command)
 for _name, _command in (

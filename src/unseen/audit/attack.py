@@ -1,0 +1,91 @@
+"""The inversion attack on one view of a round, and a control that tells what chance would have found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unseen.audit.inversion import Effort, Tick, invert
+from unseen.audit.judged import Picture, compared
+from unseen.audit.labels import labels_found
+from unseen.audit.observed import Observed
+from unseen.audit.views import View
+from unseen.data import Indices
+from unseen.engine import Experiment
+from unseen.randomness import numpy_generator, torch_generator
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """One view and what came of it.
+
+    labels     how many of the images' classes were read off the gradient
+    by_chance  how many images of the same clients that are not in the update would have counted as rebuilt
+    """
+
+    view: View
+    pictures: tuple[Picture, ...]
+    labels: int
+    mismatch: float
+    by_chance: int
+
+    @property
+    def recognised(self) -> int:
+        """How many images were rebuilt."""
+        return sum(picture.recognised for picture in self.pictures)
+
+
+def attack(
+    experiment: Experiment,
+    observed: Observed,
+    view: View,
+    images: Mapping[str, Indices],
+    *,
+    holdings: Mapping[str, Indices],
+    average: Tensor,
+    effort: Effort,
+    tick: Tick,
+) -> Attacked:
+    """Rebuild the images behind a view and compare them with the originals.
+
+    images    the rows that each client stepped on
+    holdings  all training rows of each client, among which originals are to be picked out
+    average   what pictures of this kind look like on average, the best guess without an update
+    """
+    data, prepare = experiment.data, experiment.prepare
+    channels, height, width = data.input_shape
+    rebuilt = invert(
+        observed.network,
+        [part.to(prepare.device) for part in view.gradient],
+        count=view.count,
+        shape=(channels, height, width),
+        normalise=prepare.normalise,
+        effort=effort,
+        generator=torch_generator(experiment.seed, "audit: inversion", view.kind, *view.clients),
+        tick=tick,
+    )
+    inside = {client: images[client] for client in view.clients}
+    outside = {client: _control(experiment, holdings[client], rows) for client, rows in inside.items()}
+    pictures, control = (
+        compared(experiment, rebuilt.pictures, rows, holdings=holdings, average=average)
+        for rows in (inside, outside)
+    )
+    truth = torch.cat([torch.from_numpy(data.targets[rows]) for rows in inside.values()])
+    return Attacked(
+        view=view,
+        pictures=pictures,
+        labels=labels_found(rebuilt.labels, truth),
+        mismatch=rebuilt.mismatch,
+        by_chance=sum(picture.recognised for picture in control),
+    )
+
+
+def _control(experiment: Experiment, holding: Indices, rows: Indices) -> Indices:
+    """As many images of the client that are not in the update, as far as it holds so many."""
+    drawing = numpy_generator(experiment.seed, "audit: control", int(rows[0]))
+    others: Indices = drawing.permutation(np.setdiff1d(holding, rows))
+    return others[: len(rows)]

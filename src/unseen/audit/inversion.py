@@ -1,0 +1,156 @@
+"""Pictures rebuilt from a gradient: search for those whose own gradient points the same way.
+
+Zhu et al. 2019 (Deep Leakage from Gradients) match gradients; Geiping et al. 2020 (Inverting Gradients) match
+their direction, with a preference for smooth pictures and bounds on pixels. This is the latter, with Adam.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from unseen.audit.labels import class_signals, infer_labels
+from unseen.data.transforms import Normalise
+from unseen.models import Network
+
+Tick = Callable[[], None]
+ARBITRARY = 64
+"""Random pictures that tell what the network predicts before it knows anything."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard an attack tries.
+
+    restarts    searches from different random pictures; the one that matches best counts
+    seconds     the most that all searches of one attack take; the last one is cut short
+    step        Adam's step on pixels of the scale 0..1, falling to zero
+    smoothness  weight of the total variation beside the mismatch of directions, which lies in 0..2
+    """
+
+    iterations: int = 300
+    restarts: int = 2
+    seconds: float = 60.0
+    step: float = 0.1
+    smoothness: float = 0.01
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What an attack came to.
+
+    pictures  on the scale 0..1
+    labels    as inferred from the gradient
+    mismatch  one minus the cosine between the gradients: 0 = the same direction
+    """
+
+    pictures: Tensor
+    labels: Tensor
+    mismatch: float
+
+
+def invert(
+    network: Network,
+    gradient: Sequence[Tensor],
+    *,
+    count: int,
+    shape: tuple[int, ...],
+    normalise: Normalise,
+    effort: Effort,
+    generator: torch.Generator,
+    tick: Tick = lambda: None,
+) -> Rebuilt:
+    """Rebuild `count` pictures from the gradient of their mean loss with respect to the network's parameters.
+
+    gradient  one tensor for each of the network's trainable parameters, in their order
+    tick      called after every iteration
+    """
+    victim = _Victim(network, gradient, normalise)
+    device = gradient[0].device
+    labels = victim.labels(torch.rand((ARBITRARY, *shape), generator=generator).to(device), count).to(device)
+    best: Rebuilt | None = None
+    ends = time.perf_counter() + effort.seconds
+    for _ in range(effort.restarts):
+        start = torch.rand((count, *shape), generator=generator).to(device)
+        pictures, mismatch = _search(victim, start, labels, effort, ends=ends, tick=tick)
+        if best is None or mismatch < best.mismatch:
+            best = Rebuilt(pictures.cpu(), labels.cpu(), mismatch)
+    assert best is not None, "there is at least one search"
+    return best
+
+
+class _Victim:
+    """The network as the attacker has it, and the gradient that it saw."""
+
+    def __init__(self, network: Network, gradient: Sequence[Tensor], normalise: Normalise) -> None:
+        self.network = _attackable(network)
+        self.normalise = normalise
+        self.trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
+        if [parameter.shape for parameter in self.trained] != [part.shape for part in gradient]:
+            raise ValueError("a gradient needs one tensor of the right shape for each trainable parameter")
+        length = torch.sqrt(sum((part.square().sum() for part in gradient), torch.zeros(())))
+        self.direction = [part / length.clamp(min=1e-30) for part in gradient]
+        self._seen = dict(zip(map(id, self.trained), gradient, strict=True))
+
+    def labels(self, arbitrary: Tensor, count: int) -> Tensor:
+        """Infer the labels of the batch."""
+        head = self.network.head
+        with torch.no_grad():
+            features = self.network.features(self.normalise.finish(arbitrary))
+            probabilities = head(features).softmax(dim=1)
+        weight = self._seen.get(id(head.weight), torch.zeros_like(head.weight))
+        bias = None if head.bias is None else self._seen.get(id(head.bias))
+        signals = class_signals(head, weight, bias, features)
+        return infer_labels(signals, count=count, probabilities=probabilities)
+
+    def mismatch(self, pictures: Tensor, labels: Tensor) -> Tensor:
+        """One minus the cosine between the seen gradient and that of the pictures."""
+        loss = F.cross_entropy(self.network(self.normalise.finish(pictures)), labels)
+        own = torch.autograd.grad(loss, self.trained, create_graph=True, materialize_grads=True)
+        along = torch.stack([(a * b).sum() for a, b in zip(own, self.direction, strict=True)]).sum()
+        length = torch.stack([part.square().sum() for part in own]).sum().sqrt()
+        return 1 - along / length.clamp(min=1e-30)
+
+
+def _search(
+    victim: _Victim, start: Tensor, labels: Tensor, effort: Effort, *, ends: float, tick: Tick
+) -> tuple[Tensor, float]:
+    """Follow the mismatch downhill from random pictures."""
+    pictures = start.requires_grad_()
+    optimiser = torch.optim.Adam([pictures], lr=effort.step)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, effort.iterations)
+    mismatch = torch.full((), torch.inf)
+    for done in range(effort.iterations):
+        if done and time.perf_counter() > ends:
+            break
+        mismatch = victim.mismatch(pictures, labels)
+        loss = mismatch + effort.smoothness * _variation(pictures)
+        (pictures.grad,) = torch.autograd.grad(loss, [pictures])
+        optimiser.step()
+        schedule.step()
+        with torch.no_grad():
+            pictures.clamp_(0, 1)
+        tick()
+    return pictures.detach(), float(mismatch.detach())
+
+
+def _variation(pictures: Tensor) -> Tensor:
+    """Total variation: the mean difference of neighbouring pixels."""
+    down = (pictures[:, :, 1:] - pictures[:, :, :-1]).abs().mean()
+    across = (pictures[..., 1:] - pictures[..., :-1]).abs().mean()
+    return down + across
+
+
+def _attackable(network: Network) -> Network:
+    """A copy as it trains, but without dropout, whose draws the attacker does not know."""
+    copied = copy.deepcopy(network).train()
+    for module in copied.modules():
+        if isinstance(module, nn.Dropout | nn.Dropout2d):
+            module.eval()
+    return copied

@@ -1,0 +1,175 @@
+"""One round of a run as its server lives through it, with real clients and the real protection.
+
+Every client takes one plain step on a few images: the worst case, since whatever more goes into an update
+hides the single image better.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.torch import load_file
+from torch import Tensor
+
+from unseen.aggregation import ServerWork
+from unseen.data import Indices
+from unseen.engine import Experiment, LocalEngine, RoundStart, StateStore
+from unseen.engine.exchange import Exchange
+from unseen.errors import UnseenError, UsageError
+from unseen.federation import Federation, Split, participants
+from unseen.models import Layout, Network
+from unseen.privacy import Left, Received
+from unseen.randomness import numpy_generator
+from unseen.training import TrainingPlan, Update
+
+ROUND = 1
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What can be seen of the round.
+
+    start     the weights that the server sent out
+    messages  what each client sent, as it reached the server
+    merged    the weights that came of the round; none where a model passes from client to client
+    network   the deployed network with the weights of the start
+    """
+
+    protection: str
+    start: Tensor
+    messages: Mapping[str, Update]
+    merged: Tensor | None
+    layout: Layout
+    names: Mapping[int, str]
+    network: Network
+    spent: Mapping[str, Any]
+    statement: str
+
+    def gradient(self, vector: Tensor) -> list[Tensor]:
+        """The part of a flat vector that belongs to each of the network's trainable parameters."""
+        named = self.layout.tensors(vector)
+        trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
+        return [named[self.names[place]] for place in range(len(trained))]
+
+
+def chosen_images(experiment: Experiment, *, count: int, fraction: float) -> dict[str, Indices]:
+    """For each client of the round the images of its step, drawn by name."""
+    federation, seed = experiment.federation, experiment.seed
+    found: dict[str, Indices] = {}
+    for position in participants(federation, fraction=fraction, round=ROUND, seed=seed).tolist():
+        client = federation[position]
+        if len(client.train) < count:
+            raise UsageError(
+                f"client {client.name!r} has {len(client.train)} training images, --images asks for {count}"
+            )
+        drawn = numpy_generator(seed, "audit: images", client.name).permutation(client.train)
+        found[client.name] = drawn[:count]
+    return found
+
+
+def single_step(experiment: Experiment, images: Mapping[str, Indices]) -> Experiment:
+    """The experiment with these images and clients only, and one plain step as their local work."""
+    federation, data = experiment.federation, experiment.data
+    sizes = [len(rows) for rows in images.values()]
+    small = Federation(
+        names=tuple(images),
+        rows=np.concatenate(list(images.values())),
+        slots=np.repeat(len(Split) * np.arange(len(images)) + int(Split.TRAIN), sizes),
+        domain_of=data.domain_of,
+        domains=data.domains,
+        held_out=federation.held_out,
+        sources=federation.sources,
+        validate_on=federation.validate_on,
+    )
+    plan = TrainingPlan(epochs=1, batch_size=max(sizes), lr=experiment.plan.lr, momentum=0.0)
+    prepare = replace(experiment.prepare, augmentation="none", precision="float32")
+    network = copy.deepcopy(experiment.network)
+    return replace(experiment, network=network, federation=small, plan=plan, prepare=prepare, compile=False)
+
+
+def observe(experiment: Experiment, *, rounds: int, model: Path | None = None) -> Observed:
+    """Play the round and write down what each side gets to see.
+
+    experiment  as `single_step` makes it
+    model       the run's model file, to start from its final weights; none = the initial ones
+    """
+    with tempfile.TemporaryDirectory(prefix="unseen-audit-") as folder:
+        engine = LocalEngine(experiment, StateStore(Path(folder)))
+        try:
+            if model is not None:
+                engine.workspace.module.load_state_dict(load_file(model))
+            return _play(experiment, engine, rounds)
+        finally:
+            engine.close()
+
+
+def _play(experiment: Experiment, engine: LocalEngine, rounds: int) -> Observed:
+    workspace, method, protection = engine.workspace, experiment.method, experiment.protection
+    start = workspace.flat.read().cpu()
+    network = copy.deepcopy(workspace.deployed)
+    places = {id(parameter): name for name, parameter in workspace.module.named_parameters()}
+    trained = [parameter for parameter in workspace.deployed.parameters() if parameter.requires_grad]
+    names = {place: places[id(parameter)] for place, parameter in enumerate(trained)}
+    group = list(range(len(experiment.federation)))
+    if method.topology == "serial":
+        group = list(method.visiting_order(group, round=ROUND, seed=experiment.seed))[:1]
+    memory: dict[str, Tensor] = {}
+    server: dict[str, Tensor] = {}
+    if protection.draws_clients:
+        protection.invited(len(group), fraction=1.0, round=ROUND, seed=experiment.seed, state=memory)
+    exchange = Exchange(
+        experiment,
+        engine,
+        group=group,
+        round=ROUND,
+        weights=start,
+        layout=workspace.flat.layout,
+        state=memory,
+        left=Left(),
+        fault=_complain,
+    )
+    received = method.broadcast(server)
+    rows, replies = engine.train(group, RoundStart(ROUND, start, received, sealing=exchange.begin()))
+    sent = {reply.client: _sent(reply.client, reply.update) for reply in replies}
+    messages = {client: replace(update, weights=update.weights.clone()) for client, update in sent.items()}
+    merged = None
+    if method.topology != "serial":
+        opened = exchange.finish(rows, replies, [Received(*item) for item in sent.items()])
+        work = ServerWork(
+            round=ROUND,
+            rounds=rounds,
+            seed=experiment.seed,
+            weights=start,
+            updates=opened.updates,
+            state=server,
+            population=len(experiment.federation),
+        )
+        merged = exchange.conclude(method.server(work)).clone()
+    return Observed(
+        protection=protection.name,
+        start=start,
+        messages=messages,
+        merged=merged,
+        layout=workspace.flat.layout,
+        names=names,
+        network=network,
+        spent=protection.spent(memory),
+        statement=protection.statement(),
+    )
+
+
+def _sent(client: str, update: Update | None) -> Update:
+    if update is None or update.withheld:
+        reason = "it sent nothing" if update is None else update.withheld
+        raise UnseenError(f"client {client!r} took no part in the round that was to be audited: {reason}")
+    return update
+
+
+def _complain(client: str, reason: str) -> None:
+    raise UnseenError(f"client {client!r} fell out of the round that was to be audited: {reason}")

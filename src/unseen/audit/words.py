@@ -1,0 +1,141 @@
+"""Findings in plain words, for somebody who answers for the data and not for the network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from unseen.audit.attack import Attacked
+from unseen.audit.audit import Audit, Audited
+from unseen.audit.judged import CANDIDATES, CLOSER
+from unseen.audit.membership import Membership
+
+WARNING = (
+    "This page shows training images of the run, the originals and what the attacks made of them. Keep it "
+    "where those images may be kept."
+)
+
+
+def of_kind(audited: Audited, kind: str) -> list[Attacked]:
+    """The attacks of one kind."""
+    return [found for found in audited.attacks if found.view.kind == kind]
+
+
+class Count(NamedTuple):
+    """How many images were rebuilt, out of how many, and how many chance would have found."""
+
+    found: int
+    total: int
+    chance: int
+
+    @property
+    def telling(self) -> bool:
+        """Whether more came out than by chance."""
+        return self.found > self.chance
+
+    def __str__(self) -> str:
+        by_chance = f", by chance {self.chance}" if self.chance else ""
+        return f"{self.found} of {self.total}{by_chance}"
+
+
+def rebuilt(attacks: Sequence[Attacked]) -> Count:
+    """Count over some attacks."""
+    return Count(
+        sum(attack.recognised for attack in attacks),
+        sum(len(attack.pictures) for attack in attacks),
+        sum(attack.by_chance for attack in attacks),
+    )
+
+
+def headline(audit: Audit) -> str:
+    """What the audit found for the run's own protection, in one sentence."""
+    own = next((each for each in audit.audited if each.name == audit.config.protect), None)
+    if own is None:
+        return membership_words(audit.membership)
+    count = rebuilt(of_kind(own, "message"))
+    how = "without protection" if own.name == "none" else f"with {own.name}"
+    if count.telling:
+        each = "one image" if audit.plan.images == 1 else f"{audit.plan.images} images"
+        return f"Sent {how}, as in this run, updates from {each} give them away: {count} were rebuilt"
+    said = f"Sent {how}, as in this run, no client's own update gave an image away ({count} rebuilt)"
+    merged = rebuilt(of_kind(own, "merged"))
+    return f"{said}, but the sum of so few did ({merged})" if merged.telling else said
+
+
+def protection_words(audited: Audited, *, images: int, in_round: int) -> list[str]:
+    """One sentence on single messages, one on what came of the round."""
+    said = []
+    messages, merged = of_kind(audited, "message"), of_kind(audited, "merged")
+    if messages:
+        said.append(_message_words(messages))
+    if merged:
+        many = f"{in_round} clients with {images} image{'s' if images > 1 else ''} each"
+        said.append(_merged_words(merged, many))
+    return said
+
+
+def _message_words(attacks: Sequence[Attacked]) -> str:
+    count = rebuilt(attacks)
+    if count.telling:
+        return (
+            "Whoever runs the server can rebuild training images from one client's message: "
+            f"{count} came out so that each picks out its original."
+        )
+    if attacks[0].view.readable:
+        return f"From one client's message, as the server reads it, no image was rebuilt ({count})."
+    return (
+        "Whoever runs the server cannot read one client's message. Taken for numbers all the same, it gave "
+        f"no image away ({count})."
+    )
+
+
+def _merged_words(attacks: Sequence[Attacked], many: str) -> str:
+    count = rebuilt(attacks)
+    if not count.telling:
+        return f"From the merged model of the round ({many}) no image was rebuilt ({count})."
+    return (
+        "Whoever sees the merged model of the round, the server and every client, can rebuild images, though "
+        f"not tell whose they are ({count}): a sum over {many} does not hide them all."
+    )
+
+
+def membership_words(membership: Membership | None) -> str:
+    """Whether the final model tells who was trained on."""
+    if membership is None:
+        return "No membership test: the sources kept no sample out of training"
+    auc = membership.auc
+    if auc.low <= 0.5:
+        return (
+            "From its losses, the final model does not tell which samples it was trained on: the attack was "
+            f"no better than guessing (AUC {auc.value:.3f}, 95 % interval {auc.low:.3f} to {auc.high:.3f})"
+        )
+    degree = "a little" if auc.value < 0.55 else "somewhat" if auc.value < 0.65 else "clearly"
+    return (
+        f"The final model tells {degree} which samples it was trained on: a member looks more like one than "
+        f"a sample that was kept out in {100 * auc.value:.0f} of 100 pairs (AUC {auc.value:.3f}, 95 % "
+        f"interval {auc.low:.3f} to {auc.high:.3f}; guessing is 0.5)"
+    )
+
+
+def assumptions(audit: Audit) -> list[str]:
+    """What the attack was given, and what not."""
+    plan, config = audit.plan, audit.config
+    low, high = audit.samples
+    size = str(low) if low == high else f"{low} to {high}"
+    moment = "initial" if plan.at == "start" else "final"
+    each = "one image" if plan.images == 1 else f"{plan.images} images"
+    return [
+        f"Every client of the round ({audit.in_round}) started from the run's {moment} weights, took one "
+        f"plain step (learning rate {config.lr:g}) on {each} of its own training data, and sent its update "
+        "through the real protection.",
+        f"This is the worst case. In the run itself a client trains {config.local_epochs} epoch(s) a round; "
+        f"clients hold {size} training images. More images and steps hide a single image better; how much "
+        "better, --images tells in part.",
+        "The attacker knows the network, the weights that were sent out, the learning rate and the number of "
+        "images. It knows no image and no label; labels are read off the update.",
+        f"An image counts as rebuilt if the picture picks out its original among up to {CANDIDATES} images "
+        f"of the same client, and its SSIM is at least {CLOSER:g} above that of the average picture. The "
+        "same count for images that are not in the update tells what is chance.",
+        "That this attack failed does not prove that every attack would. What is proven, and under which "
+        "conditions, stands in the statement of each protection.",
+    ]

@@ -1,0 +1,97 @@
+"""`unseen audit`: attack a finished run and say what its updates and its model give away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unseen.cli.console import messages, print_json, results
+from unseen.cli.train import parse_settings
+from unseen.errors import UsageError
+
+
+def audit_command(  # noqa: PLR0917 (one parameter an option)
+    run: Annotated[Path, typer.Argument(help="A run folder of 'unseen train'; its data must be there too.")],
+    images: Annotated[int, typer.Option(min=1, help="Images in the one step that each client takes.")] = 1,
+    clients: Annotated[int, typer.Option(min=1, help="Clients whose messages are attacked.")] = 3,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[:KEY=VALUE,...]",
+            help="A protection to test (repeatable), with settings; all that serve the method if not given.",
+        ),
+    ] = None,
+    at: Annotated[
+        str, typer.Option(help="Attack from the run's initial (start) or final (end) weights.")
+    ] = "start",
+    iterations: Annotated[int, typer.Option(min=1, help="Steps of each search for pictures.")] = 300,
+    restarts: Annotated[int, typer.Option(min=1, help="Searches of each attack; the best match counts.")] = 2,
+    seconds: Annotated[float, typer.Option(min=0.1, help="The most that one attack may take.")] = 60.0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for page, numbers and pictures; RUN/audit if not given.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Attack a finished run: rebuild training images from updates, and test who is recognised as a member.
+
+    For every protection, a round is played in which each client takes one step on a few images. Then the
+    images are rebuilt, as far as can be, from one client's message and from the merged model, and laid beside
+    the originals (gradient inversion). The final model is tested for whether it tells its training samples
+    apart (membership inference).
+
+    The page and the sheet of pictures contain training images. They are written to the chosen folder only.
+
+    Examples:
+
+        unseen audit runs/rotated-digits-75-fedavg-0
+
+        unseen audit runs/rotated-digits-75-fedavg-0 --images 8 --against none --against secure-sum
+
+        unseen audit runs/my_run --against none --against dp-clients:epsilon=8,clip=0.5 --out audit
+    """
+    from unseen.audit import AuditPlan, audit_run
+    from unseen.audit.inversion import Effort
+    from unseen.audit.page import to_json, write_audit
+    from unseen.cli.waiting import LateBar
+
+    console = messages()
+    plan = AuditPlan(
+        images=images,
+        clients=clients,
+        at=at,  # type: ignore[arg-type]
+        against=dict(map(parse_protection, against or [])),
+        effort=Effort(iterations=iterations, restarts=restarts, seconds=seconds),
+    )
+    with LateBar(console) as bar:
+        audit = audit_run(run, plan=plan, progress=bar)
+    page = write_audit(audit, out or run / "audit")
+    found = to_json(audit)
+    if as_json:
+        print_json({**found, "page": str(page)})
+        return
+    for line in _lines(found):
+        results().print(line, soft_wrap=True, markup=False)
+    results().print(f"Page: {page}", soft_wrap=True, markup=False)
+    console.print("It contains training images: keep it where those may be kept.", style="yellow")
+
+
+def parse_protection(text: str) -> tuple[str, dict[str, str]]:
+    """Read `name` or `name:key=value,key=value`."""
+    name, _, settings = text.partition(":")
+    if not name:
+        raise UsageError(f"--against {text!r} names no protection; give NAME or NAME:KEY=VALUE,...")
+    return name, parse_settings([part for part in settings.split(",") if part])
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    """The findings for the screen."""
+    inversion = found["inversion"]
+    lines = [found["finding"] + ".", ""]
+    if inversion["impossible"]:
+        lines.append(f"No images rebuilt: {inversion['impossible']}.")
+    for each in inversion["protections"]:
+        lines += [f"{each['name']}: {said}" for said in each["findings"]]
+    lines += [f"{name}: not tried. {reason}" for name, reason in inversion["not_tried"].items()]
+    return [*lines, "", found["membership"]["finding"] + "."]

@@ -1,0 +1,170 @@
+"""The attack on real rounds: it works where nothing protects, and fails where something does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from unseen.audit.attack import Attacked, attack
+from unseen.audit.inversion import Effort, invert
+from unseen.audit.judged import average_picture, guesses, pixels
+from unseen.audit.observed import Observed, chosen_images, observe, single_step
+from unseen.audit.reading import read_message, read_state
+from unseen.audit.views import views
+from unseen.engine import Experiment
+from unseen.privacy import keys, make_protection
+from unseen.randomness import torch_generator
+
+EFFORT = Effort(iterations=200, restarts=1)
+CLIENT = "a"
+
+
+class Round:
+    """A round of single images under a protection, and the attacks on it."""
+
+    def __init__(
+        self, experiment: Experiment, protection: str, *, images: int = 1, **settings: object
+    ) -> None:
+        self.whole = replace(experiment, protection=make_protection(protection, settings))
+        self.images = chosen_images(experiment, count=images, fraction=1.0)
+        self.experiment = single_step(self.whole, self.images)
+        self.observed: Observed = observe(self.experiment, rounds=1)
+
+    def attacked(self, kind: str, effort: Effort = EFFORT) -> Attacked:
+        count = len(self.images[CLIENT])
+        lr, bits = self.experiment.plan.lr, 24
+        seen = views(self.observed, [CLIENT], images=count, lr=lr, bits=bits)
+        federation = self.whole.federation
+        return attack(
+            self.experiment,
+            self.observed,
+            next(view for view in seen if view.kind == kind),
+            self.images,
+            holdings={name: federation[federation.position(name)].train for name in self.images},
+            average=average_picture(self.whole),
+            effort=effort,
+            tick=lambda: None,
+        )
+
+
+def test_the_servers_view_is_the_gradient(make_experiment):
+    seen = Round(make_experiment(), "none")
+    prepare, network = seen.experiment.prepare, seen.observed.network
+    client = seen.experiment.federation[0]
+    rows = seen.images[client.name]
+    inputs = prepare.normalise.finish(pixels(seen.experiment.data, rows))
+    targets = torch.from_numpy(seen.experiment.data.targets[rows])
+    expected = torch.autograd.grad(F.cross_entropy(network(inputs), targets), list(network.parameters()))
+    reading = read_message(
+        seen.observed.messages[client.name], seen.observed.start, lr=seen.experiment.plan.lr
+    )
+    assert reading.readable
+    for mine, theirs in zip(seen.observed.gradient(reading.gradient), expected, strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-4)
+
+
+def test_an_unprotected_update_gives_its_image_away_and_a_masked_one_does_not(make_experiment):
+    experiment = make_experiment()
+    plain, masked = (Round(experiment, name).attacked("message") for name in ("none", "secure-sum"))
+    (found,), (hidden,) = plain.pictures, masked.pictures
+    random = guesses(found.original[None], average_picture(experiment), seed=0)["random"]
+    assert found.psnr > random.psnr + 10
+    assert found.recognised
+    assert plain.labels == 1
+    assert plain.view.readable
+    assert not masked.view.readable
+    assert hidden.psnr < random.psnr + 5
+    assert not hidden.recognised
+
+
+def test_the_sum_of_few_images_does_not_hide_them(make_experiment):
+    """Masks hide single messages; a sum of three images is a batch of three."""
+    merged = Round(make_experiment(), "secure-sum").attacked("merged", Effort(iterations=300, restarts=1))
+    assert len(merged.pictures) == 3
+    assert merged.recognised >= 1
+
+
+def test_without_masks_the_same_reading_would_be_the_gradient(make_experiment, monkeypatch):
+    """So the attack on masked numbers fails because of the masks, not because it misreads them."""
+    import numpy as np
+
+    monkeypatch.setattr(keys, "mask", lambda seed, count: np.zeros(count, dtype=np.uint64))
+    experiment = make_experiment()
+    bare, plain = Round(experiment, "secure-sum"), Round(experiment, "none")
+    lr = experiment.plan.lr
+    read, true = (
+        read_message(each.observed.messages[CLIENT], each.observed.start, lr=lr) for each in (bare, plain)
+    )
+    assert not read.readable
+    assert torch.allclose(read.gradient, true.gradient, atol=2**-22 / lr)
+
+
+def test_encryption_leaves_nothing_to_read(make_experiment):
+    pytest.importorskip("tenseal")
+    seen = Round(make_experiment(), "encrypted")
+    found = seen.attacked("message", Effort(iterations=60, restarts=1))
+    assert not found.view.readable
+    assert not found.recognised
+    plain = Round(make_experiment(), "none")
+    lr, start = seen.experiment.plan.lr, seen.observed.start
+    gradients = [read_message(each.observed.messages[CLIENT], start, lr=lr) for each in (seen, plain)]
+    assert abs(F.cosine_similarity(*(reading.gradient for reading in gradients), dim=0)) < 0.05
+
+
+@pytest.mark.parametrize(("protection", "kind"), [("dp-samples", "message"), ("dp-clients", "merged")])
+def test_noise_hides_the_image(make_experiment, protection, kind):
+    pytest.importorskip("opacus")
+    seen = Round(make_experiment(), protection, noise=1.0, noise_seed="run")
+    found = seen.attacked(kind, Effort(iterations=100, restarts=1))
+    assert found.view.readable
+    assert not found.recognised
+
+
+def test_clipping_alone_hides_nothing_from_the_server(make_experiment):
+    """With dp-clients the noise is added behind the server: the audit must say so."""
+    pytest.importorskip("opacus")
+    found = Round(make_experiment(), "dp-clients", clip=0.01, noise_seed="run").attacked("message")
+    assert found.recognised
+
+
+def test_two_images_are_rebuilt_with_their_labels(make_experiment):
+    found = Round(make_experiment(), "none", images=2).attacked("message", Effort(iterations=300, restarts=1))
+    assert len(found.pictures) == 2
+    assert found.recognised >= 1
+
+
+def test_time_is_bounded_and_every_iteration_ticks(make_experiment):
+    seen = Round(make_experiment(), "none")
+    flat = read_state(seen.observed.messages[CLIENT].weights, seen.observed.start, lr=0.05)
+    ticks = []
+
+    def ticking(seconds: float) -> int:
+        ticks.clear()
+        invert(
+            seen.observed.network,
+            seen.observed.gradient(flat),
+            count=1,
+            shape=(3, 8, 8),
+            normalise=seen.experiment.prepare.normalise,
+            effort=Effort(iterations=5, restarts=2, seconds=seconds),
+            generator=torch_generator(0, "test"),
+            tick=lambda: ticks.append(1),
+        )
+        return len(ticks)
+
+    assert ticking(1000.0) == 10
+    assert ticking(0.0) == 2
+
+
+@pytest.mark.parametrize("method", ["fedprox", "scaffold", "fedsr", "csac", "fedbn", "cwt", "ppdg"])
+def test_every_kind_of_method_can_be_observed(make_experiment, method):
+    seen = Round(make_experiment(method), "none")
+    trained = [part for part in seen.observed.network.parameters() if part.requires_grad]
+    gradient = seen.observed.gradient(torch.arange(float(len(seen.observed.start))))
+    assert [part.shape for part in gradient] == [part.shape for part in trained]
+    assert (seen.observed.merged is None) == (method == "cwt")
+    first = next(iter(seen.observed.messages.values()))
+    assert not torch.equal(first.weights, seen.observed.start)
