@@ -35,7 +35,10 @@ PLACES = {part: place for place, parts in enumerate(ORDER) for part in parts}
 FREE_AMONG_EQUALS = ORDER[0] | ORDER[-5] | ORDER[-1]
 ONLY_FROM = {"config": ORDER[0] | ORDER[1]}
 """Parts with a narrower rule than their place gives them."""
-HEAVY = {"torch", "timm", "torchvision", "sklearn", "scipy", "altair", "onnx", "onnxruntime", "pyarrow"}
+HEAVY = {
+    *("torch", "timm", "torchvision", "sklearn", "scipy", "altair", "onnx", "onnxruntime", "pyarrow"),
+    *("flwr", "cryptography"),
+}
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 """All but the public face, which only passes names on."""
 

@@ -42,8 +42,6 @@ def app_command(  # noqa: PLR0917 (one parameter an option)
     if hold_out:
         given = {**given, "hold_out": hold_out}
     config = RunConfig.from_mapping(given)
-    if not config.hold_out:
-        raise UsageError("name the site that the model is judged on: --hold-out SITE (or in the job file)")
     terms = Terms(deadline=round_deadline, min_sites=min_sites)
     write_app(folder, config, out=out, resume=False, terms=terms)
     messages().print(

@@ -20,7 +20,7 @@ def join_command(
     invitation: Annotated[Path, typer.Argument(help="The file of `unseen invite`.")],
     data: Annotated[
         str,
-        typer.Option(help="This site's samples: a folder CLASS/IMAGE, or a table (.csv, .parquet)."),
+        typer.Option(help="This site's images: a folder CLASS/IMAGE."),
     ],
     home: Annotated[
         Path | None,
