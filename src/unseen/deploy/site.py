@@ -45,6 +45,8 @@ class Site:
         except UnseenError as error:
             log.error("%s", error)
             raise UnseenError("its data cannot be used; the reason stands in the site's own log") from error
+        if samples.columns:
+            raise UsageError("its data is a table; across sites only images can be learnt from so far")
         for note in samples.notes:
             log.info("%s", note)
         return samples

@@ -17,6 +17,7 @@ import shlex
 import signal
 import socket
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,7 +34,7 @@ request = {"arguments": arguments, "environment": dict(os.environ), "folder": os
 with socket.socket(socket.AF_UNIX) as pipe:
     os.chdir(place)
     pipe.connect("requests")
-    socket.send_fds(pipe, [b"+"], [1, 2])
+    socket.send_fds(pipe, [b"+"], [1, 3])
     pipe.sendall(json.dumps(request).encode() + b"\\n")
     sys.exit(pipe.recv(1) != b"+")
 """
@@ -47,7 +48,7 @@ def fill_folder(folder: Path) -> None:
         python, place, real = (
             shlex.quote(str(part)) for part in (sys.executable, folder.absolute(), flower_program(program))
         )
-        hand_over = f'{python} -I -S -c {shlex.quote(HAND_OVER)} {place} {program} "$@" 2>/dev/null'
+        hand_over = f'{python} -I -S -c {shlex.quote(HAND_OVER)} {place} {program} "$@" 3>&2 2>/dev/null'
         write_text(folder / program, f'#!/bin/sh\n{hand_over} || exec {real} "$@"\n')
         (folder / program).chmod(0o755)
 
@@ -55,11 +56,11 @@ def fill_folder(folder: Path) -> None:
 def serve(folder: Path) -> None:
     """Fork a process for every request until the parent ends."""
     parent = os.getppid()
-    _preload()
+    programs = _programs()
     children: set[int] = set()
     with socket.socket(socket.AF_UNIX) as listener:
         _bind(listener, folder)
-        listener.listen()
+        listener.listen(128)
         listener.settimeout(CHECK_SECONDS)
         while os.getppid() == parent:
             children = {child for child in children if os.waitpid(child, os.WNOHANG)[0] == 0}
@@ -69,7 +70,7 @@ def serve(folder: Path) -> None:
                     child = os.fork()
                     if child == 0:
                         listener.close()
-                        _become_app(pipe)
+                        _become_app(pipe, programs)
                     children.add(child)
 
 
@@ -82,8 +83,10 @@ def _bind(listener: socket.socket, folder: Path) -> None:
     os.chdir(before)
 
 
-def _preload() -> None:
+def _programs() -> dict[str, Callable[[], None]]:
     """Import all that the processes need. No computation: threads would not survive a fork."""
+    from flwr.superlink.cli import flwr_serverapp
+    from flwr.supernode.cli import flwr_clientapp
 
     import unseen.deploy.apps
     import unseen.deploy.coordinator
@@ -91,13 +94,11 @@ def _preload() -> None:
     import unseen.deploy.site  # noqa: F401
 
     gc.freeze()
+    return {"flwr-clientapp": flwr_clientapp, "flwr-serverapp": flwr_serverapp}
 
 
-def _become_app(pipe: socket.socket) -> None:
+def _become_app(pipe: socket.socket, programs: Mapping[str, Callable[[], None]]) -> None:
     """Be one of Flower's programs, in a child of the warm process, with the caller's surroundings."""
-    from flwr.superlink.cli import flwr_serverapp
-    from flwr.supernode.cli import flwr_clientapp
-
     code = 1
     try:
         _, outputs, *_ = socket.recv_fds(pipe, 1, 2)
@@ -111,7 +112,7 @@ def _become_app(pipe: socket.socket) -> None:
         os.environ.update(request["environment"])
         os.chdir(request["folder"])
         sys.argv = request["arguments"]
-        {"flwr-clientapp": flwr_clientapp, "flwr-serverapp": flwr_serverapp}[sys.argv[0]]()
+        programs[sys.argv[0]]()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     finally:

@@ -7,14 +7,13 @@ plain JSON, and named arrays. Whoever runs Flower's SuperLink is the coordinator
     ----------  ----------------------------------------------  ------------------------------------------
     census      how images are read (size, ...)                 site's name, classes, samples of each,
                                                                 shape of a sample, fingerprint
-    statistics  names of all columns and levels (tables only)   counts and sums of the training rows
     train       job, round, weights, what the method            for each of the site's clients: weights,
                 broadcasts, each client's version of memory     what the method sends, counts, loss
     consult     messages of the protection's server half        each client's answer or refusal
     evaluate    job, weights, which splits                      sums that metrics follow from (tallies)
 
 The job is the whole resolved configuration, together with what no site can know alone: the names of all
-domains and classes in their order, the source domains, how tables are scaled. From it and its own samples
+domains and classes in their order, and the source domains. From it and its own samples
 a site builds what it would be on one machine: its split, its clients, its model. Every draw comes from a
 generator named after the site's domain or its client, so weights come out the same to the last bit.
 

@@ -18,7 +18,6 @@ FIRST_POLL, LAST_POLL = 0.25, 2.0
 """Seconds between looks for answers: a twentieth of the time waited so far, within these limits."""
 MESSAGE_TYPES = {
     "census": "query",
-    "statistics": "query",
     "train": "train",
     "consult": "train",
     "evaluate": "evaluate",
