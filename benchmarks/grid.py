@@ -1,6 +1,6 @@
 """Run a grid of methods, held-out domains and seeds, and write its records and table.
 
-    UNSEEN_DATA=... python benchmarks/grid.py results/rotated-mnist-12-rounds/grid.toml --work runs/rotated-mnist
+    UNSEEN_DATA=... python benchmarks/grid.py results/rotated-mnist-12-rounds/grid.toml --work runs/grid
 
 Every job is an ordinary run folder below --work: stopped at any time, the same command goes on. Finished runs
 are collected into results.jsonl and table.md beside the grid file; nothing there is written by hand.

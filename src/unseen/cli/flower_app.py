@@ -30,7 +30,7 @@ def app_command(  # noqa: PLR0917 (one parameter an option)
 
     Example:
 
-        unseen app my_app --job job.toml && flwr run my_app
+        unseen app my_app --job job.toml
     """
     from unseen.config import RunConfig
     from unseen.deploy.app_folder import write_app
