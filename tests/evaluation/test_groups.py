@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unseen import train
-from unseen.config import PROTECTION, WHERE, RunConfig
+from unseen.config import LATER, PROTECTION, WHERE, RunConfig
 from unseen.data import DataSet
 from unseen.errors import UsageError
 from unseen.evaluation import GroupedTally, group_metrics, group_scores, make_tally, select
@@ -132,7 +132,7 @@ class TestSelection:
 
     def test_runs_without_them_keep_their_identity(self) -> None:
         plain = RunConfig.from_mapping({"data": "x", "hold_out": "a"})
-        later = (*WHERE, *PROTECTION, "validate_on")
+        later = (*WHERE, *PROTECTION, *LATER, "validate_on")
         before = {key: value for key, value in asdict(plain).items() if key not in later}
         text = json.dumps(before, sort_keys=True, default=str)
         assert plain.identity() == hashlib.sha256(text.encode()).hexdigest()[:12]
