@@ -34,8 +34,13 @@ class Count(NamedTuple):
         return self.found > self.chance
 
     def __str__(self) -> str:
-        by_chance = f", by chance {self.chance}" if self.chance else ""
-        return f"{self.found} of {self.total}{by_chance}"
+        """For a sentence."""
+        return f"{self.found} of {self.total}" + (f" (by chance {self.chance})" if self.chance else "")
+
+    @property
+    def aside(self) -> str:
+        """For a bracket."""
+        return f"{self.found} of {self.total}" + (f", by chance {self.chance}" if self.chance else "")
 
 
 def rebuilt(attacks: Sequence[Attacked]) -> Count:
@@ -57,9 +62,9 @@ def headline(audit: Audit) -> str:
     if count.telling:
         each = "one image" if audit.plan.images == 1 else f"{audit.plan.images} images"
         return f"Sent {how}, as in this run, updates from {each} give them away: {count} were rebuilt"
-    said = f"Sent {how}, as in this run, no client's own update gave an image away ({count} rebuilt)"
+    said = f"Sent {how}, as in this run, no client's own update gave an image away ({count.aside})"
     merged = rebuilt(of_kind(own, "merged"))
-    return f"{said}, but the sum of so few did ({merged})" if merged.telling else said
+    return f"{said}, but the sum of so few did ({merged.aside})" if merged.telling else said
 
 
 def protection_words(audited: Audited, *, images: int, in_round: int) -> list[str]:
@@ -82,20 +87,20 @@ def _message_words(attacks: Sequence[Attacked]) -> str:
             f"{count} came out so that each picks out its original."
         )
     if attacks[0].view.readable:
-        return f"From one client's message, as the server reads it, no image was rebuilt ({count})."
+        return f"From one client's message, as the server reads it, no image was rebuilt ({count.aside})."
     return (
         "Whoever runs the server cannot read one client's message. Taken for numbers all the same, it gave "
-        f"no image away ({count})."
+        f"no image away ({count.aside})."
     )
 
 
 def _merged_words(attacks: Sequence[Attacked], many: str) -> str:
     count = rebuilt(attacks)
     if not count.telling:
-        return f"From the merged model of the round ({many}) no image was rebuilt ({count})."
+        return f"From the merged model of the round ({many}) no image was rebuilt ({count.aside})."
     return (
         "Whoever sees the merged model of the round, the server and every client, can rebuild images, though "
-        f"not tell whose they are ({count}): a sum over {many} does not hide them all."
+        f"not tell whose they are ({count.aside}): a sum over {many} does not hide them all."
     )
 
 
