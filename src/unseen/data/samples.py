@@ -60,6 +60,8 @@ class Samples:
 
 def _as_tensor(array: npt.NDArray[Any]) -> Tensor:
     """Share memory with a NumPy array; torch only reads it, so a read-only memory map will do."""
+    if array.flags.writeable:
+        return torch.from_numpy(array)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)

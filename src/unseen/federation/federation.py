@@ -65,7 +65,7 @@ class Federation:
         first = len(Split) * (position % len(self))
         cuts = self._offsets[first : first + len(Split) + 1]
         train, validation, test = (self._rows[cuts[split] : cuts[split + 1]].copy() for split in Split)
-        present = np.unique(self._domain_of[self._rows[cuts[0] : cuts[-1]]])
+        present = np.flatnonzero(np.bincount(self._domain_of[self._rows[cuts[0] : cuts[-1]]]))
         domains = tuple(self._domains[number] for number in present)
         return Client(self.names[position], domains, train, validation, test)
 

@@ -127,7 +127,7 @@ class ClientWork:
 
     def meter(self, loss: Tensor, batch: Batch) -> None:
         """Count a batch's loss towards the mean that is reported."""
-        self._loss_sum += loss.detach().double().cpu() * len(batch.targets)
+        self._loss_sum.add_(loss.detach().cpu(), alpha=len(batch.targets))
 
     def fit(
         self,
