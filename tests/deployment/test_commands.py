@@ -176,6 +176,8 @@ def test_a_tour_from_keys_to_a_trained_model(federation: Commands) -> None:
     assert set(asked["held"]) == {"census", "evaluate"}
     assert "round 2: trained; sent model weights" in federation.output("a").read_text(encoding="utf-8")
 
+    site_that_fails_is_named_on_the_screen(federation)
+
     assert federation.stop("b") == 130
     assert federation.stop("up") == 130
     for name in ("a", "c", "held"):
@@ -183,6 +185,24 @@ def test_a_tour_from_keys_to_a_trained_model(federation: Commands) -> None:
     assert "sites wait until it is back" in federation.output("up").read_text(encoding="utf-8")
     assert processes_that_mention(str(folder / "federation")) == []
     assert processes_that_mention("a-home") == []
+
+
+def site_that_fails_is_named_on_the_screen(federation: Commands) -> None:
+    """The images of a site vanish in the middle of a run: its client raises, and the others go on."""
+    folder = federation.folder
+    tiny_job(folder / "images", rounds=3, evaluate_every=3).save(folder / "job.toml")
+    words = ("--engine", "flower", "--coordinator", "federation", "--min-sites", "2", "--out", "failing")
+    federation.start("train", "train", "job.toml", *words)
+    records, until = folder / "failing" / "records.jsonl", time.monotonic() + PATIENCE
+    while not (records.exists() and '"event": "round"' in records.read_text(encoding="utf-8")):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    (folder / "images" / "c").rename(folder / "images" / "c-gone")
+    assert federation.running["train"].wait(PATIENCE) == 0
+    screen = federation.output("train").read_text(encoding="utf-8")
+    assert "round 2: c was set aside: its data cannot be used" in screen
+    assert "the reason stands in the site's own log" in " ".join(screen.split())
+    assert "c-gone" not in screen
 
 
 def sent(folder: Path, site: str) -> list[str]:

@@ -35,6 +35,7 @@ def go(
     *,
     resume: bool = False,
     listener: Listener | None = None,
+    names: dict[str, str] | None = None,
     **terms: Any,
 ) -> RunResult:
     terms = {"deadline": 30.0, **terms}
@@ -45,6 +46,7 @@ def go(
         resume=resume,
         terms=Terms(**terms),
         listener=listener or Listener(),
+        names=names,
     )
 
 
@@ -244,6 +246,13 @@ def test_a_site_that_never_comes_is_named(grid: LoopbackGrid, images: Path, tmp_
     grid.absent = {"held"}
     with pytest.raises(UnseenError, match="connected: a, b, c; missing: held"):
         go(grid, tiny_job(images), tmp_path / "run", deadline=0.5)
+
+
+def test_a_site_cannot_take_the_name_of_another(grid: LoopbackGrid, images: Path, tmp_path: Path) -> None:
+    names = {str(100 + place): site.name for place, site in enumerate(grid.sites)}
+    go(grid, tiny_job(images), tmp_path / "run", names=names)
+    with pytest.raises(UnseenError, match=r"held: calls itself so, but its key was let in for c"):
+        go(grid, tiny_job(images), tmp_path / "posing", names=names | {"103": "c"}, deadline=0.5)
 
 
 def test_a_site_without_images_is_turned_away_with_its_reason(

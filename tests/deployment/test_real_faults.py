@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from real_federation import RealFederation
 from tiny_sites import tiny_job
 
 from unseen.config import RunConfig
 from unseen.deploy.coordinator import Terms
+from unseen.deploy.one_machine import FederationHere
 from unseen.deploy.submit import run_on_flower
 from unseen.engine import Checkpoint, Listener, Record, RunFolder, read_records
 from unseen.errors import UnseenError
@@ -39,7 +39,7 @@ def weights(out: Path) -> torch.Tensor:
     return Checkpoint.load(RunFolder(out).checkpoint).weights
 
 
-def killed_superlink_is_continued(federation: RealFederation, config: RunConfig, out: Path) -> None:
+def killed_superlink_is_continued(federation: FederationHere, config: RunConfig, out: Path) -> None:
     killing = Once(round=lambda: federation.kill("superlink"))
     with pytest.raises(UnseenError, match=r"ended without a word.*--resume"):
         run_on_flower(config, coordinator=federation.coordinator, out=out, terms=TERMS, listener=killing)
@@ -47,7 +47,7 @@ def killed_superlink_is_continued(federation: RealFederation, config: RunConfig,
     run_on_flower(config, coordinator=federation.coordinator, out=out, resume=True, terms=TERMS)
 
 
-def killed_site_comes_back(federation: RealFederation, config: RunConfig, out: Path) -> None:
+def killed_site_comes_back(federation: FederationHere, config: RunConfig, out: Path) -> None:
     changes = Once(round=lambda: federation.kill("b"), fault=lambda: federation.start_site("b"))
     run_on_flower(config, coordinator=federation.coordinator, out=out, terms=TERMS, listener=changes)
 
@@ -56,7 +56,9 @@ def test_killed_processes_cost_rounds_but_not_the_run(images: Path, tmp_path: Pa
     config = tiny_job(images, method="scaffold", sources=("a", "b"), evaluate_every=9)
     long = tiny_job(images, method="scaffold", sources=("a", "b"), rounds=8, evaluate_every=8)
     here = run(config, out=tmp_path / "here")
-    with RealFederation(images, tmp_path / "federation").start(("a", "b", "c", "held")) as federation:
+    with FederationHere(images, tmp_path / "federation", secure=False).start(
+        ("a", "b", "c", "held")
+    ) as federation:
         killed_superlink_is_continued(federation, config, tmp_path / "superlink")
         killed_site_comes_back(federation, long, tmp_path / "site")
     assert torch.equal(weights(tmp_path / "superlink"), weights(here.folder))

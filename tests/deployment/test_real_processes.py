@@ -1,4 +1,4 @@
-"""Federations of real Flower processes on loopback: few tests, because starting takes most of the time."""
+"""Real Flower processes on loopback, with TLS and keys: few tests, since starting takes most of the time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from real_federation import RealFederation
 from tiny_sites import QUICK, SITES, tiny_job
 
 from unseen.deploy.coordinator import Terms
+from unseen.deploy.one_machine import FederationHere
 from unseen.deploy.submit import run_on_flower
 from unseen.engine import Checkpoint, RunFolder
 from unseen.run import RunResult, run
@@ -28,7 +28,7 @@ def test_five_methods_give_the_weights_of_one_machine(images: Path, tmp_path: Pa
         method: tiny_job(images, method=method, settings=QUICK.get(method, {}), evaluate_every=3)
         for method in METHODS
     }
-    with RealFederation(images, tmp_path / "federation").start(SITES) as federation:
+    with FederationHere(images, tmp_path / "federation").start(SITES) as federation:
 
         def train(method: str) -> RunResult:
             return run_on_flower(

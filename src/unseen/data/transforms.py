@@ -78,7 +78,9 @@ class Normalise:
         offsets = [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
         last = images.is_contiguous(memory_format=torch.channels_last)
         factor, offset = (
-            _as_row(tuple(values), channels, width, last, images.dtype, images.device)
+            _as_row(
+                tuple(values), channels, width, channels_last=last, dtype=images.dtype, device=images.device
+            )
             for values in (factors, offsets)
         )
         return torch.mul(images, factor, out=out).add_(offset)
@@ -89,6 +91,7 @@ def _as_row(
     values: tuple[float, ...],
     channels: int,
     width: int,
+    *,
     channels_last: bool,
     dtype: torch.dtype,
     device: torch.device,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from unseen import __version__
@@ -46,12 +47,20 @@ __all__ = ["client_app", "server_app"]
 
 
 def write_app(
-    folder: Path, config: RunConfig, *, out: Path, resume: bool, terms: Terms, notebook: Path | None = None
+    folder: Path,
+    config: RunConfig,
+    *,
+    out: Path,
+    resume: bool,
+    terms: Terms,
+    notebook: Path | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> None:
     """Write the app.
 
     out       the run folder, on the coordinator's machine
     notebook  a file there in which the run says how it goes
+    names     which node is which site, where keys tell; see `Coordinator`
     """
     values = {
         "job": json.dumps(config_values(config)),
@@ -60,6 +69,7 @@ def write_app(
         "round-deadline": terms.deadline,
         "min-sites": terms.min_sites,
         "notebook": str(notebook or ""),
+        "names": json.dumps(dict(names or {})),
     }
     lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in values.items())
     text = PYPROJECT.format(version=__version__, module=MODULE, config=lines)

@@ -40,6 +40,7 @@ def coordinate_job(grid: Grid, context: Context) -> None:
                 deadline=float(str(settings["round-deadline"])), min_sites=int(str(settings["min-sites"]))
             ),
             listener=notebook,
+            names=json.loads(str(settings.get("names", "{}"))),
         )
     except Exception as error:
         notebook.ended(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,16 +49,24 @@ class Terms:
 
 
 def coordinate(
-    grid: Grid, config: RunConfig, *, out: Path, resume: bool, terms: Terms, listener: Listener
+    grid: Grid,
+    config: RunConfig,
+    *,
+    out: Path,
+    resume: bool,
+    terms: Terms,
+    listener: Listener,
+    names: Mapping[str, str] | None = None,
 ) -> RunResult:
-    """Run (or continue) a job with the sites that Flower connects."""
+    """Run (or continue) a job with the sites that Flower connects; `names` as in `Coordinator`."""
     if make_method(config.method, config.settings).topology == "pooled":
         raise UsageError(
             f"method {config.method!r} pools all data in one place; on Flower it stays at the sites"
         )
     require_separable(partition_plan(config))
     folder = RunFolder(out)
-    gathering = Gathering(grid, config, terms, listener, known=_read(folder) if resume else None)
+    known = _read(folder) if resume else None
+    gathering = Gathering(grid, config, terms, listener, known=known, names=names or {})
     census = gathering.census()
 
     def engine(setup: Setup, states: StateStore) -> FlowerEngine:
@@ -79,7 +88,14 @@ class Gathering:
     """Meets the sites at the start of a run, and judges those that come (or come back) later."""
 
     def __init__(
-        self, grid: Grid, config: RunConfig, terms: Terms, listener: Listener, *, known: Census | None
+        self,
+        grid: Grid,
+        config: RunConfig,
+        terms: Terms,
+        listener: Listener,
+        *,
+        known: Census | None,
+        names: Mapping[str, str],
     ) -> None:
         self.config, self.terms, self.listener, self.known = config, terms, listener, known
         self.found: Census = {}
@@ -88,6 +104,7 @@ class Gathering:
             census=Parcel({"config": config_values(for_sites(config))}),
             deadline=terms.deadline,
             welcome=self.welcome,
+            names=names,
         )
 
     def census(self) -> Census:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,14 @@ CONNECTION = "unseen"
 
 @dataclass(frozen=True)
 class Coordinator:
-    """Where the SuperLink listens, and the authority that its certificate comes from (None: no TLS)."""
+    """Where the SuperLink listens, and the authority that its certificate comes from (None: no TLS).
+
+    names  by Flower's number of a node, the site whose key it showed; empty: sites are taken at their word
+    """
 
     address: str
     ca: Path | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 def flwr(arguments: Sequence[str], coordinator: Coordinator, *, home: Path) -> str:

@@ -18,6 +18,7 @@ from unseen.deploy.environment import flower_environment, flower_program, requir
 from unseen.deploy.warm import fill_folder
 from unseen.errors import UnseenError
 
+HERE = "127.0.0.1"
 STOP_SECONDS = 10.0
 Process = subprocess.Popen[str]
 BESIDE = 'python="$1" folder="$2"; shift 2; "$python" -m unseen.deploy.warm "$folder" & exec "$@"'
@@ -44,7 +45,7 @@ class Certificates:
 def start_superlink(
     home: Path,
     *,
-    host: str = "127.0.0.1",
+    host: str = HERE,
     port: int,
     certificates: Certificates | None = None,
     node_keys: bool = False,
@@ -95,7 +96,7 @@ def start_supernode(
     arguments = [
         *(flower_program("flower-supernode"), "--superlink", superlink),
         *(["--root-certificates", str(ca)] if ca else ["--insecure"]),
-        *("--host", "127.0.0.1", "--port", str(port or free_port())),
+        *("--host", HERE, "--port", str(port or free_port())),
         *(certificates.arguments() if certificates else []),
         *("--node-config", " ".join(f"{name}={json.dumps(value)}" for name, value in node.items())),
         *(["--auth-supernode-private-key", str(key)] if key else []),
@@ -154,7 +155,7 @@ def _signal_group(process: Process, number: int) -> None:
 def free_port() -> int:
     """Find a free TCP port on loopback."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((HERE, 0))
         return int(probe.getsockname()[1])
 
 

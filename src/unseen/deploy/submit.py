@@ -34,7 +34,15 @@ def run_on_flower(
     with tempfile.TemporaryDirectory(prefix="unseen-flower-") as name:
         place = Path(name)
         notebook = place / "notebook.jsonl"
-        write_app(place / "app", config, out=out, resume=resume, terms=terms or Terms(), notebook=notebook)
+        write_app(
+            place / "app",
+            config,
+            out=out,
+            resume=resume,
+            terms=terms or Terms(),
+            notebook=notebook,
+            names=coordinator.names,
+        )
         number = submit(place / "app", coordinator, home=place / "flwr")
         try:
             follow(notebook, listener or Listener())

@@ -15,11 +15,12 @@ from typing import IO
 from unseen.deploy.certificates import make_certificates
 from unseen.deploy.flwr_command import Coordinator
 from unseen.deploy.gate import require_closed
-from unseen.deploy.processes import Certificates, end, start_superlink, wait_until_open
+from unseen.deploy.members import Members
+from unseen.deploy.processes import HERE, Certificates, end, start_superlink, wait_until_open
 from unseen.errors import UnseenError, UsageError
 from unseen.files import write_json
 
-EVERYWHERE, HERE = "0.0.0.0", "127.0.0.1"
+EVERYWHERE = "0.0.0.0"
 DEFAULT_PORT = 9600
 HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
@@ -55,7 +56,8 @@ class CoordinatorHome:
     @property
     def here(self) -> Coordinator:
         """How commands on this machine reach it."""
-        return Coordinator(f"{HERE}:{self.port}", self.path / "tls" / "ca.crt")
+        names = {member.node: member.site for member in Members(self.path) if member.node}
+        return Coordinator(f"{HERE}:{self.port}", self.path / "tls" / "ca.crt", names)
 
     @property
     def listens_on(self) -> str:

@@ -33,10 +33,19 @@ class Sites:
 
     deadline  seconds within which a site must answer
     welcome   judges newcomers
+    names     by a node's number the site whose key it showed; empty: sites are taken at their word
     """
 
-    def __init__(self, grid: Grid, *, census: Parcel, deadline: float, welcome: Welcome) -> None:
-        self.grid, self.deadline, self.welcome = grid, deadline, welcome
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        census: Parcel,
+        deadline: float,
+        welcome: Welcome,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        self.grid, self.deadline, self.welcome, self.names = grid, deadline, welcome, names or {}
         self._census = census
         self._nodes: dict[str, int] = {}
         self._notices: dict[str, str] = {}
@@ -58,13 +67,15 @@ class Sites:
                 self.turned_away[node] = answer.reason
                 continue
             site = str(answer.facts.get("site", node))
-            reason = str(answer.facts.get("error", "")) or self._objection(site, answer.facts)
+            reason = str(answer.facts.get("error", "")) or self._objection(site, node, answer.facts)
             if reason:
                 self.turned_away[node] = f"{site}: {reason}"
             else:
                 self._nodes[site] = node
 
-    def _objection(self, site: str, facts: dict[str, Any]) -> str | None:
+    def _objection(self, site: str, node: int, facts: dict[str, Any]) -> str | None:
+        if self.names and self.names.get(str(node)) != site:
+            return f"calls itself so, but its key was let in for {self.names.get(str(node), 'no site')}"
         if site in self.connected():
             return "another site of this name is connected already"
         return self.welcome(site, facts)

@@ -1,0 +1,102 @@
+"""A whole federation on this machine, with real Flower processes: for tests and measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from unseen.deploy.flwr_command import Coordinator
+from unseen.deploy.keys import site_key
+from unseen.deploy.members import Members
+from unseen.deploy.processes import (
+    HERE,
+    Process,
+    end,
+    free_port,
+    start_superlink,
+    start_supernode,
+    start_warm,
+    wait_until_open,
+)
+from unseen.deploy.superlink import CoordinatorHome, open_home
+
+
+class FederationHere:
+    """Starts, kills and restarts one SuperLink and a SuperNode for each site; leaves no process behind.
+
+    data    a folder with one folder of images for each site
+    secure  with TLS and registered keys, as `unseen up` and `unseen join` have it; else plain HTTP
+    """
+
+    def __init__(self, data: Path, home: Path, *, secure: bool = True) -> None:
+        self.data, self.home, self.port = data, home, free_port()
+        home.mkdir(parents=True)
+        self._coordinator: CoordinatorHome | None = None
+        if secure:
+            self._coordinator = open_home(home / "superlink", hosts=[HERE], port=self.port)
+        self.warm = home / "warm"
+        self.processes: dict[str, Process] = {}
+        with self.log("warm").open("w", encoding="utf-8") as log:
+            self.processes["warm"] = start_warm(self.warm, log=log)
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """How jobs reach the SuperLink."""
+        return self._coordinator.here if self._coordinator else Coordinator(f"{HERE}:{self.port}")
+
+    def start(self, sites: Iterable[str]) -> FederationHere:
+        """Start everything."""
+        names = list(sites)
+        self.start_superlink()
+        if self._coordinator is not None:
+            members = Members(self._coordinator.path)
+            for site in names:
+                members.add(site, site_key(self.home / site, site).line)
+            members.register(self._coordinator.here)
+        for site in names:
+            self.start_site(site)
+        return self
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink, or start it again with the state it had."""
+        coordinator = self._coordinator
+        with self.log("superlink").open("a", encoding="utf-8") as log:
+            self.processes["superlink"] = start_superlink(
+                self.home / "superlink",
+                port=self.port,
+                certificates=coordinator.certificates() if coordinator else None,
+                node_keys=coordinator is not None,
+                warm=self.warm,
+                log=log,
+            )
+        wait_until_open(self.coordinator.address, self.processes["superlink"])
+
+    def start_site(self, site: str, *, superlink: str = "") -> None:
+        """Start a site's SuperNode; `superlink` is an address to call instead of the coordinator's own."""
+        secure = self._coordinator is not None
+        with self.log(site).open("a", encoding="utf-8") as log:
+            self.processes[site] = start_supernode(
+                self.home / site,
+                site=site,
+                data=str(self.data / site),
+                superlink=superlink or self.coordinator.address,
+                ca=self.coordinator.ca,
+                key=site_key(self.home / site, site).private if secure else None,
+                warm=self.warm,
+                log=log,
+            )
+
+    def kill(self, name: str) -> None:
+        """End a process as if its machine had lost power."""
+        end(self.processes.pop(name), kill=True)
+
+    def log(self, name: str) -> Path:
+        """What a process said."""
+        return self.home / f"{name}.log"
+
+    def __enter__(self) -> FederationHere:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes.values():
+            end(process, kill=True)
