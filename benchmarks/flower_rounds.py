@@ -3,7 +3,7 @@
 python benchmarks/flower_rounds.py --out results/performance/flower_rounds.json
 
 Real Flower processes on this machine, with TLS and keys. Every site trains one step on four images, so nearly
-all of the time is Flower's: messages, processes, the way of the weights. All sites share the machine's cores; on
+all of the time is Flower's: messages, processes, the way of the weights. All sites share the cores; on
 machines of their own the part that grows with their number falls to the coordinator alone.
 """
 

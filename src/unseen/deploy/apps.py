@@ -14,6 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from unseen.deploy.environment import require_flower
+from unseen.deploy.orphan import leave_with_parent
 from unseen.errors import UnseenError
 
 require_flower()
@@ -28,6 +29,7 @@ def coordinate_job(grid: Grid, context: Context) -> None:
     from unseen.deploy.coordinator import Terms, coordinate
     from unseen.deploy.events import Notebook
 
+    leave_with_parent()
     settings = context.run_config
     notebook = Notebook(Path(str(settings["notebook"])) if settings.get("notebook") else None)
     try:
@@ -53,6 +55,7 @@ def _answer(message: Message, context: Context) -> Message:
     from unseen.deploy.site import Site
     from unseen.engine.flower.parcel import from_record, to_record
 
+    leave_with_parent()
     node = context.node_config
     for key in ("site", "data", "home"):
         if key not in node:
