@@ -4,17 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-deployment lint format browser clean
+.PHONY: demo test lint format browser clean
 
 demo: $(VENV)/.base
 	$(BIN)/unseen demo
 
 test: $(VENV)/.dev browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not deployment"
-
-# Federations of real Flower processes on this machine, one after another: they want the cores to themselves.
-test-deployment: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m deployment
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
