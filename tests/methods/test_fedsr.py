@@ -76,10 +76,10 @@ def literal_run(experiment, rounds, **terms):
 @pytest.mark.parametrize(
     ("method", "settings", "terms"),
     [
-        ("fedsr", {}, {"l2r": 0.01, "cmi": 0.001, "squared": True}),
-        ("fedsr", {"l2r_weight": 0.3, "squared": False}, {"l2r": 0.3, "cmi": 0.001, "squared": False}),
-        ("fedsr", {"cmi_weight": 0.05, "bottleneck": True}, {"l2r": 0.01, "cmi": 0.05, "squared": True}),
-        ("fedl2r", {"l2r_weight": 0.1}, {"l2r": 0.1, "cmi": 0, "squared": True}),
+        ("fedsr", {}, {"l2r": 0.01, "cmi": 0.001, "squared": False}),
+        ("fedsr", {"l2r_weight": 0.3, "squared": True}, {"l2r": 0.3, "cmi": 0.001, "squared": True}),
+        ("fedsr", {"cmi_weight": 0.05, "bottleneck": True}, {"l2r": 0.01, "cmi": 0.05, "squared": False}),
+        ("fedl2r", {"l2r_weight": 0.1}, {"l2r": 0.1, "cmi": 0, "squared": False}),
         ("fedcmi", {"cmi_weight": 0.05}, {"l2r": 0, "cmi": 0.05, "squared": True}),
     ],
 )  # fmt: skip
@@ -148,8 +148,9 @@ def test_strong_terms_do_what_they_are_for(make_experiment, go, rounds_of):
         diagnostics = rounds_of(records)[-1]["diagnostics"]
         return {name: sum(values.values()) for name, values in diagnostics.items()}
 
-    weak = last()
-    assert last(l2r_weight=0.2)["l2r_term"] < 0.8 * weak["l2r_term"]
+    weak = last(squared=True)
+    assert last(l2r_weight=0.2, squared=True)["l2r_term"] < 0.8 * weak["l2r_term"]
+    assert last(l2r_weight=0.2)["l2r_term"] < last()["l2r_term"]
     assert last(cmi_weight=0.1)["cmi_term"] < 0.8 * weak["cmi_term"]
 
 
@@ -182,7 +183,7 @@ def test_a_factor_below_zero_has_a_divergence_too():
     assert ClassReference(2, 3, scale=False)(mean, deviation, targets) != reference(mean, deviation, targets)
 
 
-def test_the_length_is_squared_unless_told_otherwise():
+def test_the_length_is_squared_if_told_so():
     z = torch.tensor([[3.0, 4.0], [0.0, 0.0]], requires_grad=True)
     assert representation_length(z, squared=True) == 12.5
     plain = representation_length(z, squared=False)
@@ -247,7 +248,7 @@ def test_a_local_reference_goes_on_where_it_stood(make_experiment):
     assert far.diagnostics["cmi_term"] != pytest.approx(fresh.diagnostics["cmi_term"], rel=0.1)
 
 
-@pytest.mark.parametrize("changed", [{"squared": False}, {"scale": False}, {"weighting": "uniform"}])
+@pytest.mark.parametrize("changed", [{"squared": True}, {"scale": False}, {"weighting": "uniform"}])
 def test_settings_act(changed, make_experiment, make_tiny_data, go):
     def network_part(settings, name):
         experiment = make_experiment("fedsr", settings=settings, data=make_tiny_data(missing=("b", 1)))

@@ -34,8 +34,11 @@ class RepresentationSettings(Settings):
 class FedL2RSettings(RepresentationSettings):
     """Settings of FedL2R."""
 
-    l2r_weight: float = setting(0.01, "alpha_L2R, weight of the representation's squared length; 0 = none")
-    squared: bool = setting(True, "penalise ||z||^2 as in the paper; false = ||z|| as in the released code")
+    l2r_weight: float = setting(0.01, "alpha_L2R, weight of the representation's length; 0 = none")
+    squared: bool = setting(
+        False,
+        "true: penalise ||z||^2, as the paper writes it; false: ||z||, what the released code pairs with 0.01",
+    )
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class Objective:
     bottleneck: bool
     weighting: Weighting
     l2r_weight: float = 0.0
-    squared: bool = True
+    squared: bool = False
     cmi_weight: float = 0.0
     reference: Holder = "shared"
     scale: bool = True

@@ -9,8 +9,8 @@ from unseen.methods.base import register
 
 @register
 class FedL2R(RepresentationMethod[FedL2RSettings]):
-    """Task loss + alpha_L2R E||z||^2 with the deterministic z = mu(x), as in the authors' code."""
+    """Task loss + alpha_L2R E||z|| (or its square) with the deterministic z = mu(x), as in the authors' code."""
 
     name = "fedl2r"
-    summary = "FedAvg with a penalty on the squared length of the representation: half of FedSR"
+    summary = "FedAvg with a penalty on the length of the representation: half of FedSR"
     probabilistic = False
