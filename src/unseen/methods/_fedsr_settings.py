@@ -37,7 +37,7 @@ class FedL2RSettings(RepresentationSettings):
     l2r_weight: float = setting(0.01, "alpha_L2R, weight of the representation's length; 0 = none")
     squared: bool = setting(
         False,
-        "true: penalise ||z||^2, as the paper writes it; false: ||z||, what the released code pairs with 0.01",
+        "true: penalise ||z||^2, as the paper has it; false: ||z||, what the released code pairs with 0.01",
     )
 
 

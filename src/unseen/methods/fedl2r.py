@@ -9,7 +9,7 @@ from unseen.methods.base import register
 
 @register
 class FedL2R(RepresentationMethod[FedL2RSettings]):
-    """Task loss + alpha_L2R E||z|| (or its square) with the deterministic z = mu(x), as in the authors' code."""
+    """Task loss + alpha_L2R E||z|| (or its square), z = mu(x) without a draw, as in the authors' code."""
 
     name = "fedl2r"
     summary = "FedAvg with a penalty on the length of the representation: half of FedSR"

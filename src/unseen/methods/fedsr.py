@@ -11,7 +11,8 @@ from unseen.methods.base import register
 class FedSR(RepresentationMethod[FedSRSettings]):
     """Task loss + alpha_L2R E||z|| + alpha_CMI E KL(p(z|x) || r(z|y)), z ~ p(z|x) = N(mu(x), sigma(x)^2).
 
-    `squared` takes E||z||^2, as the paper writes it. The last term bounds the conditional mutual information I(x, z | y) from above; r is a Gaussian a class.
+    `squared` takes E||z||^2, as the paper writes it. The last term bounds the conditional mutual information
+    I(x, z | y) from above; r is a Gaussian a class.
     """
 
     name = "fedsr"
