@@ -9,6 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unseen.cli.bench_options import (
+    WHERE,
+    AsJson,
+    Collect,
+    Csv,
+    DataRoot,
+    Device,
+    Latex,
+    RetryFailed,
+    Threads,
+    Work,
+    Workers,
+)
 from unseen.cli.bench_request import default_out, grid_from
 from unseen.cli.console import INTERRUPTED, messages, print_json, results
 from unseen.errors import UsageError
@@ -32,7 +45,6 @@ EXAMPLES = """Examples:
 
 _GRID = "What is compared"
 _HOW = "How it is learnt (all jobs)"
-_WHERE = "Where"
 _COMMON = (
     "rounds",
     "local_epochs",
@@ -111,42 +123,20 @@ def bench_command(  # noqa: PLR0917 (one parameter an option)
     test: Annotated[
         float | None, typer.Option(help="Part of a source kept for in-domain accuracy.", rich_help_panel=_HOW)
     ] = None,
-    data_root: Annotated[
-        str | None,
-        typer.Option(help="Where named data sets lie.", envvar="UNSEEN_DATA", rich_help_panel=_WHERE),
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps.", rich_help_panel=_WHERE)] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Jobs side by side; one a core if not given.", rich_help_panel=_WHERE)
-    ] = None,
-    threads: Annotated[int, typer.Option(help="Threads of each job.", rich_help_panel=_WHERE)] = 1,
+    data_root: DataRoot = None,
+    device: Device = None,
+    workers: Workers = None,
+    threads: Threads = 1,
     out: Annotated[
         Path | None,
-        typer.Option(help="Bench folder; made under runs/ if not given.", rich_help_panel=_WHERE),
+        typer.Option(help="Bench folder; made under runs/ if not given.", rich_help_panel=WHERE),
     ] = None,
-    work: Annotated[
-        Path | None, typer.Option(help="Folder of the jobs, if not OUT/jobs.", rich_help_panel=_WHERE)
-    ] = None,
-    latex: Annotated[
-        Path | None,
-        typer.Option(help="Place of the LaTeX tables, if not OUT/table.tex.", rich_help_panel=_WHERE),
-    ] = None,
-    csv: Annotated[
-        Path | None,
-        typer.Option(help="Place of the CSV table, if not OUT/table.csv.", rich_help_panel=_WHERE),
-    ] = None,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Try failed jobs again.", rich_help_panel=_WHERE)
-    ] = False,
-    collect: Annotated[
-        bool,
-        typer.Option(
-            "--collect", help="Run nothing; write the outputs of what is done.", rich_help_panel=_WHERE
-        ),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the results as JSON.", rich_help_panel=_WHERE)
-    ] = False,
+    work: Work = None,
+    latex: Latex = None,
+    csv: Csv = None,
+    retry_failed: RetryFailed = False,
+    collect: Collect = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare methods on every held-out domain with several seeds, and write tables that can be trusted.
 

@@ -7,6 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unseen.cli.bench_options import (
+    WHERE,
+    AsJson,
+    Collect,
+    Csv,
+    DataRoot,
+    Device,
+    Latex,
+    RetryFailed,
+    Threads,
+    Work,
+    Workers,
+)
 from unseen.cli.console import messages, results
 from unseen.cli.recipe_view import print_recipe, print_recipes
 from unseen.errors import UnseenError, UsageError
@@ -27,7 +40,6 @@ EXAMPLES = """Examples:
 RESOLVED = "recipe.toml"
 """The grid that a recipe came to, with the weights and domains that are there; for `unseen bench` too."""
 _WHAT = "What is run"
-_WHERE = "Where"
 
 
 def reproduce_command(  # noqa: PLR0917 (one parameter an option)
@@ -70,40 +82,20 @@ def reproduce_command(  # noqa: PLR0917 (one parameter an option)
             "--from-scratch", help="Begin with random weights, not pretrained ones.", rich_help_panel=_WHAT
         ),
     ] = False,
-    data_root: Annotated[
-        str | None,
-        typer.Option(help="Where named data sets lie.", envvar="UNSEEN_DATA", rich_help_panel=_WHERE),
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps.", rich_help_panel=_WHERE)] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Jobs side by side; one a core if not given.", rich_help_panel=_WHERE)
-    ] = None,
-    threads: Annotated[int, typer.Option(help="Threads of each job.", rich_help_panel=_WHERE)] = 1,
+    data_root: DataRoot = None,
+    device: Device = None,
+    workers: Workers = None,
+    threads: Threads = 1,
     out: Annotated[
         Path | None,
-        typer.Option(help="Bench folder; runs/RECIPE-BUDGET if not given.", rich_help_panel=_WHERE),
+        typer.Option(help="Bench folder; runs/RECIPE-BUDGET if not given.", rich_help_panel=WHERE),
     ] = None,
-    work: Annotated[
-        Path | None, typer.Option(help="Folder of the jobs, if not OUT/jobs.", rich_help_panel=_WHERE)
-    ] = None,
-    latex: Annotated[
-        Path | None,
-        typer.Option(help="Place of the LaTeX tables, if not OUT/table.tex.", rich_help_panel=_WHERE),
-    ] = None,
-    csv: Annotated[
-        Path | None,
-        typer.Option(help="Place of the CSV table, if not OUT/table.csv.", rich_help_panel=_WHERE),
-    ] = None,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Try failed jobs again.", rich_help_panel=_WHERE)
-    ] = False,
-    collect: Annotated[
-        bool,
-        typer.Option(
-            "--collect", help="Run nothing; write the outputs of what is done.", rich_help_panel=_WHERE
-        ),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.", rich_help_panel=_WHERE)] = False,
+    work: Work = None,
+    latex: Latex = None,
+    csv: Csv = None,
+    retry_failed: RetryFailed = False,
+    collect: Collect = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a table or figure of a paper again, with the published rows beside ours.
 
