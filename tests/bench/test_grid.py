@@ -48,6 +48,12 @@ def test_jobs_come_seed_by_seed(grid):
     assert jobs(grid)[1].config.settings["mu"] == 0.5
 
 
+def test_one_method_can_be_compared_with_itself(grid):
+    options = {"little noise": {"lr": 0.1}, "much": {"lr": 0.2}, "near": {"method": "fedprox"}}
+    same = replace(grid, common={**grid.common, "method": "scaffold"}, methods=options, baseline=None)
+    assert [job.config.method for job in jobs(same)[:3]] == ["scaffold", "scaffold", "fedprox"]
+
+
 def test_models_multiply(grid):
     both = replace(grid, models=("mnist-cnn", "mlp"))
     assert len({job.id for job in jobs(both)}) == 2 * len(jobs(grid))

@@ -98,7 +98,7 @@ class Grid:
 
     def job(self, label: str, held_out: str, seed: int, model: str = "", **changes: Any) -> Job:
         """Make the job of one cell; `changes` are fields of RunConfig on top of the grid's own."""
-        options = {**self.common, **({"model": model} if model else {}), "method": label}
+        options = {"method": label, **self.common, **({"model": model} if model else {})}
         held = {} if held_out == RELEASED else {"hold_out": held_out}
         options |= {**self.methods[label], **held, "seed": seed, **changes}
         return Job(label, held_out, seed, model, job_config(options))
