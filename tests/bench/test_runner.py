@@ -99,6 +99,18 @@ def test_finished_jobs_are_never_repeated(finished_bench):
     assert not found.missing and [result.label for result in found.results] == ["other name"] * 2
 
 
+def test_what_a_protection_finds_out_makes_no_other_job(make_table_grid, tmp_path):
+    """A run writes down the noise that its epsilon needs; the grid leaves it open."""
+    noisy = {"protect": "dp-clients", "protect_settings": {"epsilon": 8.0, "noise_seed": "run"}}
+    grid, place = make_table_grid(methods={"fedavg": noisy}), BenchFolder(tmp_path / "bench")
+    (result,) = run_bench(grid, place, workers=1).results
+    config = RunFolder(place.work / result.job).config
+    assert RunConfig.load(config).protect_settings["noise"] > 0
+    config.write_text(config.read_text().replace("epsilon = 8.0", "epsilon = 9.0"))
+    with pytest.raises(UnseenError, match=r"9\.0.*, not .*8\.0"):
+        bench_state(grid, place)
+
+
 def test_two_benches_do_not_share_a_folder_at_a_time(make_table_grid, tmp_path):
     place = BenchFolder(tmp_path / "bench")
     with place.locked(), pytest.raises(UnseenError, match="another process is working in"):

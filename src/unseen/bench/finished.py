@@ -7,13 +7,13 @@ scores were taken out; only the rule named oracle, and the numbers that are repo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from unseen.bench.job import RELEASED, Job
-from unseen.config import RunConfig
+from unseen.config import TABLES, RunConfig
 from unseen.data import Task
 from unseen.engine import Record, RunFolder, read_records
 from unseen.errors import UnseenError
@@ -72,11 +72,16 @@ def _require_same(job: Job, folder: Path) -> None:
     for key, (mine, theirs) in job.config.differences(stored).items():
         if mine is None or key in ("data", "weights"):
             continue
-        if key == "settings" and all(theirs.get(name, mine[name]) == mine[name] for name in mine):
+        if key in TABLES and _agree(mine, theirs):
             continue
         raise UnseenError(
             f"{folder} was run with {key} = {theirs!r}, not {mine!r} as now: delete it or take another --out"
         )
+
+
+def _agree(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Whether settings are the same, but for those that came later or that a run finds out (noise, delta)."""
+    return all(value in (None, "none", theirs.get(name, value)) for name, value in mine.items())
 
 
 def read_finished(folder: Path) -> Finished:
