@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from unseen.cli.console import messages, print_json, results
 from unseen.cli.train import parse_settings
 from unseen.errors import UsageError
+
+if TYPE_CHECKING:
+    from unseen.audit.audit import At
 
 
 def audit_command(  # noqa: PLR0917 (one parameter an option)
@@ -60,7 +63,7 @@ def audit_command(  # noqa: PLR0917 (one parameter an option)
     plan = AuditPlan(
         images=images,
         clients=clients,
-        at=at,  # type: ignore[arg-type]
+        at=cast("At", at),
         against=dict(map(parse_protection, against or [])),
         effort=Effort(iterations=iterations, restarts=restarts, seconds=seconds),
     )

@@ -9,19 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unseen.cli.bench_options import (
-    WHERE,
-    AsJson,
-    Collect,
-    Csv,
-    DataRoot,
-    Device,
-    Latex,
-    RetryFailed,
-    Threads,
-    Work,
-    Workers,
-)
+from unseen.cli import bench_options as shared
 from unseen.cli.bench_request import default_out, grid_from
 from unseen.cli.console import INTERRUPTED, messages, print_json, results
 from unseen.errors import UsageError
@@ -123,20 +111,20 @@ def bench_command(  # noqa: PLR0917 (one parameter an option)
     test: Annotated[
         float | None, typer.Option(help="Part of a source kept for in-domain accuracy.", rich_help_panel=_HOW)
     ] = None,
-    data_root: DataRoot = None,
-    device: Device = None,
-    workers: Workers = None,
-    threads: Threads = 1,
+    data_root: shared.DataRoot = None,
+    device: shared.Device = None,
+    workers: shared.Workers = None,
+    threads: shared.Threads = 1,
     out: Annotated[
         Path | None,
-        typer.Option(help="Bench folder; made under runs/ if not given.", rich_help_panel=WHERE),
+        typer.Option(help="Bench folder; made under runs/ if not given.", rich_help_panel=shared.WHERE),
     ] = None,
-    work: Work = None,
-    latex: Latex = None,
-    csv: Csv = None,
-    retry_failed: RetryFailed = False,
-    collect: Collect = False,
-    as_json: AsJson = False,
+    work: shared.Work = None,
+    latex: shared.Latex = None,
+    csv: shared.Csv = None,
+    retry_failed: shared.RetryFailed = False,
+    collect: shared.Collect = False,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Compare methods on every held-out domain with several seeds, and write tables that can be trusted.
 

@@ -7,19 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unseen.cli.bench_options import (
-    WHERE,
-    AsJson,
-    Collect,
-    Csv,
-    DataRoot,
-    Device,
-    Latex,
-    RetryFailed,
-    Threads,
-    Work,
-    Workers,
-)
+from unseen.cli import bench_options as shared
 from unseen.cli.console import messages, results
 from unseen.cli.recipe_view import print_recipe, print_recipes
 from unseen.errors import UnseenError, UsageError
@@ -82,20 +70,20 @@ def reproduce_command(  # noqa: PLR0917 (one parameter an option)
             "--from-scratch", help="Begin with random weights, not pretrained ones.", rich_help_panel=_WHAT
         ),
     ] = False,
-    data_root: DataRoot = None,
-    device: Device = None,
-    workers: Workers = None,
-    threads: Threads = 1,
+    data_root: shared.DataRoot = None,
+    device: shared.Device = None,
+    workers: shared.Workers = None,
+    threads: shared.Threads = 1,
     out: Annotated[
         Path | None,
-        typer.Option(help="Bench folder; runs/RECIPE-BUDGET if not given.", rich_help_panel=WHERE),
+        typer.Option(help="Bench folder; runs/RECIPE-BUDGET if not given.", rich_help_panel=shared.WHERE),
     ] = None,
-    work: Work = None,
-    latex: Latex = None,
-    csv: Csv = None,
-    retry_failed: RetryFailed = False,
-    collect: Collect = False,
-    as_json: AsJson = False,
+    work: shared.Work = None,
+    latex: shared.Latex = None,
+    csv: shared.Csv = None,
+    retry_failed: shared.RetryFailed = False,
+    collect: shared.Collect = False,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Make a table or figure of a paper again, with the published rows beside ours.
 
