@@ -43,7 +43,9 @@ class BenchFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep a second bench out of the job folders."""
-        with locked(self.work / ".lock", place=self.path):
+        inside = self.work == self.path / "jobs"
+        place, option = (self.path, "--out") if inside else (self.work, "--work")
+        with locked(self.work / ".lock", place=place, option=option):
             yield
 
     def failure(self, job: Job) -> Failure | None:
