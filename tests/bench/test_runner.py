@@ -113,13 +113,13 @@ def test_what_a_protection_finds_out_makes_no_other_job(make_table_grid, tmp_pat
 
 def test_two_benches_do_not_share_a_folder_at_a_time(make_table_grid, tmp_path):
     place = BenchFolder(tmp_path / "bench")
-    with place.locked(), pytest.raises(UnseenError, match="working in .*bench;.* another --out"):
+    with place.locked(), pytest.raises(UnseenError, match=r"working in .*bench;.* another --out"):
         run_bench(make_table_grid(), place, workers=1)
 
 
 def test_two_benches_do_not_share_job_folders_at_a_time(make_table_grid, tmp_path):
     first, second = (BenchFolder(tmp_path / name, tmp_path / "shared") for name in ("one", "two"))
-    with first.locked(), pytest.raises(UnseenError, match="working in .*shared;.* another --work"):
+    with first.locked(), pytest.raises(UnseenError, match=r"working in .*shared;.* another --work"):
         run_bench(make_table_grid(), second, workers=1)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unseen.data import Batch, Samples
 from unseen.evaluation.tally import Tally
-from unseen.models import Network
+from unseen.models import Network, blocked_maps
 
 EVALUATION_BATCH = 256
 
@@ -26,7 +26,9 @@ def predict_batches(
     with torch.inference_mode():
         for positions in torch.arange(len(samples)).split(batch_size):
             batch = prepare(samples.gather(positions))
-            yield network(batch.inputs), batch.targets
+            with blocked_maps():
+                outputs = network(batch.inputs)
+            yield outputs, batch.targets
 
 
 def evaluate(network: Network, samples: Samples, *, prepare: Callable[[Batch], Batch], tally: Tally) -> Tally:

@@ -6,6 +6,7 @@ The spectra go through the server, which keeps a bank of them. See docs/methods/
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,7 @@ from unseen.methods._means import RunningMeans
 from unseen.methods.base import Method, Paper, register
 from unseen.methods.ranges import LogUniform, Uniform
 from unseen.methods.settings import Settings, setting
+from unseen.models import blocked_maps
 from unseen.training import ClientWork, Update
 from unseen.training.episodic import episodic_losses
 from unseen.training.spectra import mix_amplitudes
@@ -118,7 +120,8 @@ class _EpisodicLoss:
         self.means = RunningMeans()
 
     def __call__(self, batch: Batch) -> Tensor:
-        train = self._loss(self.work.module(batch.inputs), batch.targets)
+        with nullcontext() if self.settings.first_order else blocked_maps(False):
+            train = self._loss(self.work.module(batch.inputs), batch.targets)
         self.means.add("loss on own images", train, samples=len(batch.targets))
         if self.partners.clients:
             inputs = self._mixed(batch.inputs)

@@ -1,5 +1,6 @@
 """Networks with one interface: logits, features, taps on inner layers; flat parameter views."""
 
+from unseen.models.blocked import blocked_maps
 from unseen.models.build import MODELS, ModelEntry, ModelFacts, ModelSummary, build_model, list_models
 from unseen.models.flat import Entry, FlatState, Kind, Layout
 from unseen.models.network import Network, Output, StagedNetwork
@@ -18,6 +19,7 @@ __all__ = [
     "Output",
     "StagedNetwork",
     "WeightsReport",
+    "blocked_maps",
     "build_model",
     "list_models",
     "load_weights",

@@ -18,6 +18,7 @@ _PADDED_BELOW = 20
 _MNIST_PIXELS = ((0.1307,), (0.3081,))
 """Mean and standard deviation of MNIST's pixels."""
 _COLOUR_PIXELS = ((0.5,), (0.5,))
+_CONVOLUTIONS = ("conv1", "conv2")
 
 
 def mnist_cnn(facts: ModelFacts) -> StagedNetwork:
@@ -34,7 +35,9 @@ def mnist_cnn(facts: ModelFacts) -> StagedNetwork:
         "conv2": nn.Sequential(nn.Conv2d(32, 64, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()),
         "hidden": nn.Sequential(nn.Flatten(), nn.Linear(64 * rows * columns, 100), nn.ReLU()),
     }
-    network = StagedNetwork(stages, head=nn.Linear(100, facts.outputs), taps=("conv1", "conv2"))
+    network = StagedNetwork(
+        stages, head=nn.Linear(100, facts.outputs), taps=_CONVOLUTIONS, blocked=_CONVOLUTIONS
+    )
     grey = channels == 1
     network.pixel_mean, network.pixel_std = _MNIST_PIXELS if grey else _COLOUR_PIXELS
     return network
@@ -55,7 +58,7 @@ def lenet(facts: ModelFacts) -> StagedNetwork:
         "hidden1": nn.Sequential(nn.Flatten(), nn.Linear(16 * rows * columns, 120), nn.ReLU()),
         "hidden2": nn.Sequential(nn.Linear(120, 84), nn.ReLU()),
     }
-    return StagedNetwork(stages, head=nn.Linear(84, facts.outputs), taps=("conv1", "conv2"))
+    return StagedNetwork(stages, head=nn.Linear(84, facts.outputs), taps=_CONVOLUTIONS, blocked=_CONVOLUTIONS)
 
 
 def lenet_1(facts: ModelFacts) -> StagedNetwork:
@@ -72,7 +75,7 @@ def lenet_1(facts: ModelFacts) -> StagedNetwork:
         "conv2": nn.Sequential(nn.Conv2d(4, 12, 5, padding=padding), nn.Tanh(), nn.AvgPool2d(2)),
         "pool": nn.AdaptiveAvgPool2d((rows, columns)),
     }
-    return StagedNetwork(stages, head=nn.Linear(12 * rows * columns, facts.outputs), taps=("conv1", "conv2"))
+    return StagedNetwork(stages, head=nn.Linear(12 * rows * columns, facts.outputs), taps=_CONVOLUTIONS)
 
 
 def cnn_2(facts: ModelFacts) -> StagedNetwork:
@@ -89,7 +92,7 @@ def cnn_2(facts: ModelFacts) -> StagedNetwork:
         "pool": nn.Sequential(nn.AdaptiveAvgPool2d((rows, columns)), nn.Dropout(0.25)),
         "hidden": _dropped_hidden(64 * rows * columns),
     }
-    return StagedNetwork(stages, head=nn.Linear(128, facts.outputs), taps=("conv1", "conv2"))
+    return StagedNetwork(stages, head=nn.Linear(128, facts.outputs), taps=_CONVOLUTIONS)
 
 
 def custom_net(facts: ModelFacts) -> StagedNetwork:
@@ -106,7 +109,7 @@ def custom_net(facts: ModelFacts) -> StagedNetwork:
         "pool": nn.Sequential(nn.AdaptiveAvgPool2d((rows, columns)), nn.Dropout(0.25)),
         "hidden": _dropped_hidden(64 * rows * columns),
     }
-    return StagedNetwork(stages, head=nn.Linear(128, facts.outputs), taps=("conv1", "conv2"))
+    return StagedNetwork(stages, head=nn.Linear(128, facts.outputs), taps=_CONVOLUTIONS)
 
 
 def _padding(height: int, width: int) -> int:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from unseen.data import Batch, Samples
 from unseen.errors import UnseenError, UsageError
-from unseen.models import FlatState
+from unseen.models import FlatState, blocked_maps
 from unseen.randomness import torch_generator
 from unseen.training.batches import Preparation, batch_positions
 from unseen.training.optimisers import make_optimiser
@@ -168,7 +168,7 @@ class ClientWork:
             self.meter(value, batch)
 
     def _backward(self, loss: Loss, batch: Batch) -> Tensor:
-        with self.prepare.computing():
+        with self.prepare.computing(), blocked_maps():
             value = loss(batch)
         value.backward()
         return value

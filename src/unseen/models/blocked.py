@@ -1,0 +1,45 @@
+"""Feature maps in the blocks of channels that processors compute fastest in (oneDNN's own layout).
+
+Maps that stay in blocks from one convolution to the next make the pooling and the ReLU between them cheap.
+Such tensors know first derivatives only, and neither vmap nor export takes them, so maps are in blocks only
+where a caller says so: plain training steps and evaluation do. Networks say which stages gain by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+
+_WANTED = ContextVar("feature maps in blocks", default=False)
+
+
+@contextmanager
+def blocked_maps(wanted: bool = True) -> Iterator[None]:
+    """Allow maps in blocks, or forbid them again within a part that needs more than first derivatives."""
+    before = _WANTED.set(wanted)
+    try:
+        yield
+    finally:
+        _WANTED.reset(before)
+
+
+def in_blocks(maps: Tensor) -> Tensor:
+    """Bring maps into blocks where that is allowed and possible; leave them as they are elsewhere."""
+    if torch.compiler.is_compiling() or not _WANTED.get():
+        return maps
+    if maps.device.type != "cpu" or maps.dtype != torch.float32 or not _available():
+        return maps
+    return maps.contiguous().to_mkldnn()
+
+
+def dense(maps: Tensor) -> Tensor:
+    """Bring maps back into an ordinary tensor."""
+    return maps.to_dense() if maps.is_mkldnn else maps
+
+
+def _available() -> bool:
+    return torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled)
