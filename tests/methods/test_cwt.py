@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from unseen.data import Samples
-from unseen.models import FlatState
+from unseen.models import FlatState, blocked_maps
 from unseen.randomness import torch_generator
 from unseen.training import TrainingPlan, batch_positions
 from unseen.training.optimisers import FlatSGD
@@ -30,7 +30,9 @@ def literal_cycle(experiment, orders):
                 for positions in batch_positions(len(samples), plan.batch_size, generator=order):
                     batch = experiment.prepare(samples.gather(positions))
                     flat.gradient.zero_()
-                    functional.cross_entropy(flat.module(batch.inputs), batch.targets).backward()
+                    with blocked_maps():
+                        outputs = flat.module(batch.inputs)
+                    functional.cross_entropy(outputs, batch.targets).backward()
                     descent.step()
     return flat.read()
 

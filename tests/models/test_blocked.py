@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unseen.models import ModelFacts, Network, StagedNetwork, blocked_maps, build_model
-from unseen.models.blocked import dense, in_blocks
+from unseen.models import FlatState, ModelFacts, Network, blocked_maps, build_model
+from unseen.models.blocked import BlockedStage, dense, in_blocks
 
 BLOCKED_MODELS = ["mnist-cnn", "lenet"]
 
@@ -48,14 +48,13 @@ def test_outputs_taps_and_gradients_are_those_of_ordinary_maps(name, shape):
 
 @needs_onednn
 @pytest.mark.parametrize("name", BLOCKED_MODELS)
-def test_the_first_stages_really_get_blocks(name):
+def test_blocks_go_from_the_first_convolution_to_the_last_and_no_further(name):
     network, seen = make(name, (1, 28, 28)), []
     for stage in network.stages.values():
         stage.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].is_mkldnn))
     with blocked_maps():
         network(torch.rand(2, 1, 28, 28))
-    assert seen == [name in network.blocked_names for name in network.stages]
-    assert sum(seen) == 2
+    assert seen == [False, True, False, False][: len(seen)]
 
 
 @needs_onednn
@@ -76,7 +75,13 @@ def test_a_part_may_forbid_them_again():
     assert in_blocks(maps) is maps
 
 
-def test_blocked_stages_must_be_the_first():
-    stages = {"one": nn.Identity(), "two": nn.Identity()}
-    with pytest.raises(ValueError, match=r"\['two'\] are not the first"):
-        StagedNetwork(stages, head=nn.Linear(1, 1), blocked=("two",))
+def test_weights_of_blocked_stages_lie_in_their_own_order_and_others_with_channels_last():
+    network = nn.Sequential(BlockedStage(nn.Conv2d(2, 3, 3)), nn.Conv2d(3, 4, 3))
+    own, last = network[0][0].weight.detach().clone(), network[1].weight.detach().clone()
+    flat = FlatState(network)
+    vectors = {entry.name: flat.vector[entry.slice] for entry in flat.layout.entries}
+    torch.testing.assert_close(vectors["0.0.weight"], own.flatten())
+    torch.testing.assert_close(vectors["1.weight"], last.permute(0, 2, 3, 1).flatten())
+    torch.testing.assert_close(flat.layout.tensors(flat.vector)["0.0.weight"], own)
+    plain = FlatState(nn.Sequential(nn.Sequential(nn.Conv2d(2, 3, 3)), nn.Conv2d(3, 4, 3)))
+    assert plain.layout.digest != flat.layout.digest

@@ -227,9 +227,9 @@ def test_binding_to_given_storage() -> None:
         FlatState(module, storage=torch.zeros(12)[::2])
 
 
-@pytest.mark.parametrize(("name", "shape"), [("mnist-cnn", (1, 28, 28)), ("customnet", (3, 32, 32))])
-def test_weights_and_activations_are_channels_last(name: str, shape: tuple[int, int, int]) -> None:
-    network = build_model(name, ModelFacts(shape, 4), seed=0)
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)])
+def test_weights_and_activations_are_channels_last(shape: tuple[int, int, int]) -> None:
+    network = build_model("customnet", ModelFacts(shape, 4), seed=0)
     FlatState(network)
     seen: list[Tensor] = []
     for module in network.modules():

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unseen.training import batch_positions
+from unseen.data import DataSet, Samples
+from unseen.data.transforms import Normalise
+from unseen.training import Preparation, batch_positions
 
 
 def _generator(seed: int = 0) -> torch.Generator:
@@ -32,3 +36,27 @@ def test_order_follows_the_generator():
     one, again, other = (torch.cat(list(batch_positions(50, 8, generator=_generator(s)))) for s in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("augmentation", ["none", "standard"])
+@given(size=st.integers(1, 80), batches=st.none() | st.integers(1, 5))
+def test_batches_prepared_together_are_those_prepared_one_by_one(augmentation, size, batches):
+    count, draws = 90, np.random.default_rng(0)
+    data = DataSet(
+        name="squares",
+        task="classification",
+        inputs=draws.integers(0, 256, (count, 8, 8, 3), dtype=np.uint8),
+        targets=draws.integers(0, 2, count),
+        domain_of=np.zeros(count, dtype=np.int64),
+        domains=("one",),
+        classes=("a", "b"),
+    )
+    prepare = Preparation(Normalise((0.5,), (0.25,)), augmentation)
+    samples = Samples(data, np.arange(count))
+    positions = list(batch_positions(count, size, generator=_generator(), batches=batches))
+    together = list(prepare.batches(samples, iter(positions), _generator(1), batch_size=size))
+    draw = _generator(1)
+    assert len(together) == len(positions)
+    for place, batch in zip(positions, together, strict=True):
+        for ours, alone in zip(batch, prepare(samples.gather(place), draw), strict=True):
+            assert torch.equal(ours, alone)

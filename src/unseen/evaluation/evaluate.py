@@ -11,7 +11,7 @@ from unseen.data import Batch, Samples
 from unseen.evaluation.tally import Tally
 from unseen.models import Network, blocked_maps
 
-EVALUATION_BATCH = 256
+EVALUATION_BATCH = 128
 
 
 def predict_batches(

@@ -2,7 +2,7 @@
 
 Parameters come first, then float buffers (batch-norm statistics), then integer buffers (batch counters,
 held as whole floats). Weights of convolutions lie with channels last, the order in which CPUs convolve
-fastest; every other tensor lies in its own order.
+fastest; every other tensor lies in its own order, and so do the weights of a `BlockedStage`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from unseen.errors import UnseenError
+from unseen.models.blocked import BlockedStage
 
 LARGEST_EXACT_INTEGER = 2**24
 """Up to here a float32 holds every whole number."""
@@ -31,13 +32,14 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one named tensor lies in the vector."""
+    """Where one named tensor lies in the vector, and whether its numbers lie there with channels last."""
 
     name: str
     shape: tuple[int, ...]
     kind: Kind
     start: int
     stop: int
+    channels_last: bool = False
 
     @property
     def slice(self) -> slice:
@@ -47,7 +49,7 @@ class Entry:
     def view(self, vector: Tensor) -> Tensor:
         """The tensor as a view of a flat vector."""
         part = vector[self.start : self.stop]
-        if len(self.shape) == 4:
+        if self.channels_last:
             out, inner, height, width = self.shape
             return part.view(out, height, width, inner).permute(0, 3, 1, 2)
         return part.view(self.shape)
@@ -77,9 +79,11 @@ class Layout:
             first_names[id(tensor)] = name
             found.append((name, tensor, kind))
         entries: list[Entry] = []
+        blocked = tuple(f"{name}." for name, part in module.named_modules() if isinstance(part, BlockedStage))
         start = 0
         for name, tensor, kind in sorted(found, key=lambda item: list(Kind).index(item[2])):
-            entries.append(Entry(name, tuple(tensor.shape), kind, start, start + tensor.numel()))
+            last = tensor.ndim == 4 and not name.startswith(blocked)
+            entries.append(Entry(name, tuple(tensor.shape), kind, start, start + tensor.numel(), last))
             start += tensor.numel()
         return cls(tuple(entries), tuple(aliases))
 
@@ -98,7 +102,9 @@ class Layout:
     @property
     def digest(self) -> str:
         """Identify the layout, so that two sites can tell whether they speak of the same model."""
-        text = repr([(entry.name, entry.shape, str(entry.kind)) for entry in self.entries])
+        text = repr(
+            [(entry.name, entry.shape, str(entry.kind), entry.channels_last) for entry in self.entries]
+        )
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def tensors(self, vector: Tensor) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from unseen.models.blocked import dense, in_blocks
+from unseen.models.blocked import BlockedStage, dense
 from unseen.randomness import global_torch_seed
 
 
@@ -73,35 +73,23 @@ class Network(nn.Module):
 
 
 class StagedNetwork(Network):
-    """A network that is a chain of named stages; chosen stages are the taps.
+    """A network that is a chain of named stages; chosen stages are the taps."""
 
-    blocked  the first stages, as many as run faster on feature maps in blocks (see `blocked_maps`)
-    """
-
-    def __init__(
-        self,
-        stages: dict[str, nn.Module],
-        *,
-        head: nn.Linear,
-        taps: tuple[str, ...] = (),
-        blocked: tuple[str, ...] = (),
-    ) -> None:
+    def __init__(self, stages: dict[str, nn.Module], *, head: nn.Linear, taps: tuple[str, ...] = ()) -> None:
         super().__init__()
         unknown = set(taps) - set(stages)
         if unknown:
             raise ValueError(f"taps {sorted(unknown)} are not among the stages {list(stages)}")
-        if blocked != tuple(stages)[: len(blocked)]:
-            raise ValueError(f"blocked stages {list(blocked)} are not the first of {list(stages)}")
         self.stages = nn.ModuleDict(stages)
         self.head = head
-        self.tap_names, self.blocked_names = taps, blocked
+        self.tap_names = taps
 
     def extract(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run the stages in order and keep the outputs of the tapped ones."""
         kept = []
-        value = in_blocks(inputs) if self.blocked_names else inputs
+        value = inputs
         for name, stage in self.stages.items():
-            value = stage(value if name in self.blocked_names else dense(value))
+            value = stage(value if isinstance(stage, BlockedStage) else dense(value))
             if taps and name in self.tap_names:
                 kept.append(dense(value))
         return dense(value).flatten(1), tuple(kept)

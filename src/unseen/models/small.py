@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from unseen.models.blocked import BlockedStage
 from unseen.models.build import MODELS, ModelEntry, ModelFacts
 from unseen.models.network import StagedNetwork
 
@@ -31,13 +32,11 @@ def mnist_cnn(facts: ModelFacts) -> StagedNetwork:
     padding = _padding(height, width)
     rows, columns = (_halve(_halve(side, padding), padding) for side in (height, width))
     stages: dict[str, nn.Module] = {
-        "conv1": nn.Sequential(nn.Conv2d(channels, 32, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()),
-        "conv2": nn.Sequential(nn.Conv2d(32, 64, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()),
+        "conv1": BlockedStage(nn.Conv2d(channels, 32, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()),
+        "conv2": BlockedStage(nn.Conv2d(32, 64, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()),
         "hidden": nn.Sequential(nn.Flatten(), nn.Linear(64 * rows * columns, 100), nn.ReLU()),
     }
-    network = StagedNetwork(
-        stages, head=nn.Linear(100, facts.outputs), taps=_CONVOLUTIONS, blocked=_CONVOLUTIONS
-    )
+    network = StagedNetwork(stages, head=nn.Linear(100, facts.outputs), taps=_CONVOLUTIONS)
     grey = channels == 1
     network.pixel_mean, network.pixel_std = _MNIST_PIXELS if grey else _COLOUR_PIXELS
     return network
@@ -53,12 +52,12 @@ def lenet(facts: ModelFacts) -> StagedNetwork:
     padding = _padding(height, width)
     rows, columns = (_halve(_halve(side, 2), padding) for side in (height, width))
     stages: dict[str, nn.Module] = {
-        "conv1": nn.Sequential(nn.Conv2d(channels, 6, 5, padding=2), nn.MaxPool2d(2), nn.ReLU()),
-        "conv2": nn.Sequential(nn.Conv2d(6, 16, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()),
+        "conv1": BlockedStage(nn.Conv2d(channels, 6, 5, padding=2), nn.MaxPool2d(2), nn.ReLU()),
+        "conv2": BlockedStage(nn.Conv2d(6, 16, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()),
         "hidden1": nn.Sequential(nn.Flatten(), nn.Linear(16 * rows * columns, 120), nn.ReLU()),
         "hidden2": nn.Sequential(nn.Linear(120, 84), nn.ReLU()),
     }
-    return StagedNetwork(stages, head=nn.Linear(84, facts.outputs), taps=_CONVOLUTIONS, blocked=_CONVOLUTIONS)
+    return StagedNetwork(stages, head=nn.Linear(84, facts.outputs), taps=_CONVOLUTIONS)
 
 
 def lenet_1(facts: ModelFacts) -> StagedNetwork:

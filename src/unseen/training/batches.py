@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
 
-from unseen.data import Batch
+from unseen.data import Batch, Samples
 from unseen.data.augment import AUGMENTATIONS
 from unseen.data.transforms import Normalise
 from unseen.training.precision import Precision, computing_in
@@ -35,6 +36,8 @@ def batch_positions(
 
 
 _CPU = torch.device("cpu")
+_PREPARED_AT_ONCE = 64
+"""Up to so many samples are prepared together: more would push the network's own data out of the cache."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,19 @@ class Preparation:
             augment = AUGMENTATIONS[self.augmentation]
             inputs = self.normalise.finish(augment(self.normalise.scale(inputs), generator))
         return Batch(inputs, self._moved(batch.targets), self._moved(batch.domains))
+
+    def batches(
+        self, samples: Samples, positions: Iterator[Tensor], generator: torch.Generator, *, batch_size: int
+    ) -> Iterator[Batch]:
+        """Yield the prepared batches at these positions.
+
+        Small ones are prepared several at a time, which saves calls, unless augmentation draws for each.
+        """
+        at_once = 1 if self.augmentation != "none" else max(1, _PREPARED_AT_ONCE // batch_size)
+        while group := list(islice(positions, at_once)):
+            whole = self(samples.gather(torch.cat(group)), generator)
+            sizes = [len(part) for part in group]
+            yield from map(Batch, *(values.split(sizes) for values in whole))
 
     def computing(self) -> AbstractContextManager[object]:
         """Surround forward passes with this, so that they compute in the chosen precision."""

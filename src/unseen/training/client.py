@@ -117,13 +117,14 @@ class ClientWork:
         order, augment = self.generator(f"{purpose}: order"), self.generator(f"{purpose}: augmentation")
         plan, samples = plan or self.plan, self.train if samples is None else samples
         for _ in range(plan.epochs):
-            for positions in self.draw(
+            positions = self.draw(
                 len(samples), plan.batch_size, generator=order, batches=plan.batches_per_epoch
-            ):
-                yield self.prepare(samples.gather(positions), augment)
+            )
+            for batch in self.prepare.batches(samples, positions, augment, batch_size=plan.batch_size):
+                yield batch
                 self._steps += 1
-                self._samples_seen += len(positions)
-                self.progress(len(positions))
+                self._samples_seen += len(batch.targets)
+                self.progress(len(batch.targets))
 
     def meter(self, loss: Tensor, batch: Batch) -> None:
         """Count a batch's loss towards the mean that is reported."""
