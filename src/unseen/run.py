@@ -120,12 +120,19 @@ class _Run:
         if found is not None and found.run_id != setup.run_id:
             raise UsageError(f"{folder.path} holds a run on other data or weights: choose another --out")
         self.states = StateStore(folder.client_states, found.client_states if found else None)
-        self.records = Records(folder.records, keep_bytes=found.records_bytes if found else 0)
         self.engine = make(setup, self.states)
         self.flat = self.engine.workspace.flat
+        layout = self.flat.layout.digest
+        if found is not None and found.layout != layout:
+            self.engine.close()
+            raise UsageError(
+                f"{folder.path} was begun by a version of Unseen that lays this model's weights out in "
+                "another order: choose another --out"
+            )
+        self.records = Records(folder.records, keep_bytes=found.records_bytes if found else 0)
         if found is None:
             start = self.flat.read().cpu()
-            self.checkpoint = Checkpoint(setup.run_id, round=0, weights=start, selected=start)
+            self.checkpoint = Checkpoint(setup.run_id, round=0, weights=start, selected=start, layout=layout)
             self._record("start", **self._start_facts())
         else:
             self.checkpoint = found

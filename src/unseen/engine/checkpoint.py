@@ -27,6 +27,7 @@ class Checkpoint:
     protection     the protection's memory on the server
     client_states  which version of each client's memory belongs to this round
     records_bytes  how much of the record file belongs to this round
+    layout         digest of the layout that the states are in
     """
 
     run_id: str
@@ -38,6 +39,7 @@ class Checkpoint:
     records_bytes: int = 0
     seconds: float = 0.0
     protection: dict[str, Tensor] = field(default_factory=dict)
+    layout: str = ""
 
     def save(self, path: Path) -> None:
         """Replace the checkpoint at `path`."""
@@ -50,6 +52,7 @@ class Checkpoint:
             "client_states": self.client_states,
             "records_bytes": self.records_bytes,
             "seconds": self.seconds,
+            "layout": self.layout,
         }
         whole = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
         write_atomically(path, lambda target: save_file(whole, target, {"checkpoint": json.dumps(facts)}))

@@ -1,10 +1,12 @@
-"""A run goes on whatever its method's settings are, also those that are None."""
+"""A run goes on whatever its method's settings are, also those that are None; never with jumbled weights."""
 
 from __future__ import annotations
 
 import pytest
 
 from unseen.config import RunConfig
+from unseen.engine import RunFolder
+from unseen.engine.checkpoint import Checkpoint
 from unseen.errors import UsageError
 from unseen.run import run
 from unseen.run_place import resume_config
@@ -34,3 +36,16 @@ def test_a_setting_that_was_none_is_not_its_default(tmp_path):
     default = RunConfig.from_mapping({**QUICK, "method": "feddg"})
     with pytest.raises(UsageError, match="settings"):
         run(default, out=tmp_path / "run", resume=True)
+
+
+def test_weights_in_another_order_are_refused_and_kept(tmp_path):
+    config = RunConfig.from_mapping({**QUICK, "method": "fedavg"})
+    run(config, out=tmp_path / "run")
+    place = RunFolder(tmp_path / "run")
+    point = Checkpoint.load(place.checkpoint)
+    point.layout = "that of an earlier version"
+    point.save(place.checkpoint)
+    before = place.checkpoint.read_bytes(), place.records.read_bytes()
+    with pytest.raises(UsageError, match="in another order: choose another --out"):
+        run(config, out=tmp_path / "run", resume=True)
+    assert (place.checkpoint.read_bytes(), place.records.read_bytes()) == before
