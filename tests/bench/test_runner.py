@@ -67,6 +67,25 @@ def test_results_follow_from_the_records_alone(finished_bench, tmp_path):
     assert read_results(tmp_path / "results.jsonl") == outcome.results
 
 
+def test_kept_lines_stand_for_jobs_whose_folders_are_gone(finished_bench, tmp_path):
+    grid, _, outcome = finished_bench
+    place, witness = BenchFolder(tmp_path / "kept"), Witness()
+    write_results(place.results, outcome.results[1:])
+    state = bench_state(grid, place)
+    assert state.results == outcome.results[1:]
+    assert [job.id for job in state.missing] == [outcome.results[0].job]
+    again = run_bench(grid, place, workers=1, watcher=witness)
+    assert witness.begun == [state.missing[0].name]
+    assert [replace(one, seconds=0.0) for one in again.results] == [
+        replace(one, seconds=0.0) for one in outcome.results
+    ]
+    renamed = replace(grid, methods={"other name": grid.methods["ppdg"] | {"method": "ppdg"}})
+    assert {line.label for line in bench_state(renamed, place).results} == {"other name"}
+    with_folds = replace(grid, selection="lodo")
+    (own,) = bench_state(with_folds, place).results
+    assert own.job == outcome.results[0].job, "the lines lack that rule, so their jobs must be run"
+
+
 def test_numbers_that_are_not_defined_survive(finished_bench, tmp_path):
     result = finished_bench[2].results[0]
     odd = replace(result, accuracy={"last": float("nan")}, curve=[0.5, float("nan")])

@@ -55,6 +55,23 @@ def test_a_bench_and_the_same_again(unseen, tmp_path):
     assert stored == found["results"]
 
 
+def test_results_kept_without_jobs_and_data_give_the_tables_again_and_are_never_lost(unseen, tmp_path):
+    write_grid(tmp_path)
+    assert unseen("bench", "grid.toml", "--workers", "1", "--out", "b").code == 0
+    kept, tables = tmp_path / "kept", ("table.md", "table.tex", "table.csv")
+    kept.mkdir()
+    (tmp_path / "b/results.jsonl").rename(kept / "results.jsonl")
+    (tmp_path / "table.csv").unlink()
+    shown = unseen("bench", "grid.toml", "--out", "kept", "--collect")
+    assert shown.code == 0, shown.err
+    before = (kept / "results.jsonl").read_bytes()
+    assert before.count(b"\n") == 2 and (kept / "report.html").exists()
+    assert all((kept / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in tables)
+    less = unseen("bench", "grid.toml", "--methods", "ppdg", "--out", "kept", "--collect")
+    assert less.code == 2 and "holds 1 results of jobs that this grid does not have" in less.err
+    assert "Traceback" not in less.err and (kept / "results.jsonl").read_bytes() == before
+
+
 def test_a_bench_of_options_goes_on_from_its_folder(unseen, tmp_path):
     given = (
         "rotated-digits",

@@ -1,15 +1,17 @@
 """What a bench found: one small line for every finished job, made from the job's records alone.
 
-Tables, tests and figures are functions of these lines, so a bench can be shown again without its run folders.
+Tables, tests and figures are functions of these lines, so a bench can be shown again without its run folders:
+lines that an earlier start wrote count where a job's folder is gone.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from unseen.bench.finished import Finished, Shelf, without_domain
@@ -85,12 +87,29 @@ def load_results(folder: Path, *, work: Path | None = None) -> list[JobResult]:
     return collect_results(make_plan(Grid.from_toml(place.grid), shelf, has_failed=place.has_failed), shelf)
 
 
-def collect_results(plan: Plan, shelf: Shelf) -> list[JobResult]:
+def kept_results(folder: BenchFolder) -> dict[str, JobResult]:
+    """The lines that an earlier start wrote into a bench folder, by the job's id."""
+    return {line.job: line for line in read_results(folder.results)} if folder.results.exists() else {}
+
+
+def kept_line(entry: Entry, shelf: Shelf, kept: Mapping[str, JobResult]) -> JobResult | None:
+    """The line that stands for an entry whose job folder is gone; None where it is there, or has no line."""
+    line = kept.get(entry.job.id)
+    if line is None or shelf.holds(entry.job) or (entry.folds and LEAVE_ONE_DOMAIN_OUT not in line.accuracy):
+        return None
+    return replace(line, label=entry.job.label)
+
+
+def collect_results(
+    plan: Plan, shelf: Shelf, kept: Mapping[str, JobResult] = MappingProxyType({})
+) -> list[JobResult]:
     """The finished entries of a plan, in its order; runs on different data are refused."""
     found, contents = [], dict[tuple[str, int | None], str]()
     for entry in plan.entries:
         run = shelf.get(entry.job)
         if run is None:
+            line = kept_line(entry, shelf, kept)
+            found += [line] if line else []
             continue
         config = entry.job.config
         seen = contents.setdefault((config.data, config.image_size), run.fingerprint)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unseen.bench.finished import Shelf
 from unseen.bench.folder import BenchFolder
-from unseen.bench.grid import Grid
+from unseen.bench.grid import ALL, Grid
 from unseen.bench.job import Job
 from unseen.bench.plan import Plan, make_plan
 from unseen.bench.pool import Pool, Watcher, Where
-from unseen.bench.results import JobResult, collect_results
+from unseen.bench.results import JobResult, collect_results, kept_line, kept_results
 from unseen.data import load_data
 from unseen.data.sources import Progress, no_progress
 from unseen.engine.choose import available_cores
@@ -56,6 +56,13 @@ def known_domains(grid: Grid, folder: BenchFolder) -> Grid | None:
     return grid.on(stored.domains)
 
 
+def domains_of_results(grid: Grid, folder: BenchFolder) -> Grid | None:
+    """Fill in the domains that the grid and its results name, to show them without their data."""
+    named = [] if grid.hold_out == (ALL,) else [*grid.hold_out]
+    found = [line.held_out for line in kept_results(folder).values()]
+    return grid.on(tuple(dict.fromkeys(named + found))) if found else None
+
+
 def _models(grid: Grid) -> list[str | None]:
     return [options.get("model") for options in (grid.common, *grid.methods.values())]
 
@@ -96,17 +103,19 @@ def run_bench(
             state = bench_state(grid, folder, shelf)
             if not state.missing:
                 return state
-            done = [job for job in state.plan.jobs if shelf.holds(job)]
+            open_jobs = {job.id for job in (*state.missing, *(job for job, _ in state.failed))}
+            done = [job for job in state.plan.jobs if job.id not in open_jobs]
             watcher.planned(state.missing, done, [job for job, _ in state.failed])
             pool.run(state.missing)
 
 
 def bench_state(grid: Grid, folder: BenchFolder, shelf: Shelf | None = None) -> Outcome:
     """What a bench folder holds of a grid now; runs nothing."""
-    shelf = shelf or Shelf(folder.work)
+    shelf, kept = shelf or Shelf(folder.work), kept_results(folder)
     plan = make_plan(grid, shelf, has_failed=folder.has_failed)
+    unsettled = tuple(entry for entry in plan.entries if kept_line(entry, shelf, kept) is None)
     failed, missing = list[tuple[Job, str]](), list[Job]()
-    for job in plan.jobs:
+    for job in replace(plan, entries=unsettled).jobs:
         if shelf.holds(job):
             continue
         failure = folder.failure(job)
@@ -114,4 +123,4 @@ def bench_state(grid: Grid, folder: BenchFolder, shelf: Shelf | None = None) -> 
             missing.append(job)
         else:
             failed.append((job, failure.reason))
-    return Outcome(plan, collect_results(plan, shelf), failed, missing)
+    return Outcome(plan, collect_results(plan, shelf, kept), failed, missing)

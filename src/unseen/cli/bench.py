@@ -175,13 +175,20 @@ def _run(
 ) -> tuple[Outcome, Grid]:
     """Run what is missing under the eyes of the user; Ctrl-C leaves with a line on how to go on."""
     from unseen.bench.pool import start_server
-    from unseen.bench.runner import bench_state, choose_workers, known_domains, look_at_data, run_bench
+    from unseen.bench.runner import (
+        bench_state,
+        choose_workers,
+        domains_of_results,
+        known_domains,
+        look_at_data,
+        run_bench,
+    )
     from unseen.cli.bench_view import BenchView
     from unseen.cli.waiting import LateBar
 
     console = messages()
     try:
-        known = known_domains(grid, folder)
+        known = known_domains(grid, folder) or (domains_of_results(grid, folder) if collect else None)
         if known is None:
             if not collect:
                 start_server()

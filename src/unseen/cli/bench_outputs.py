@@ -13,9 +13,11 @@ from unseen.bench.folder import BenchFolder
 from unseen.bench.grid import Grid
 from unseen.bench.render import to_terminal
 from unseen.bench.report import Outputs, write_outputs
-from unseen.bench.results import as_values, write_results
+from unseen.bench.results import as_values, kept_results, write_results
 from unseen.bench.runner import Outcome
 from unseen.bench.search import search_report
+from unseen.engine import RunFolder
+from unseen.errors import UsageError
 from unseen.files import write_json
 
 
@@ -62,7 +64,9 @@ def write_all(
     grid: Grid, folder: BenchFolder, outcome: Outcome, *, latex: Path | None, csv: Path | None
 ) -> Written:
     """Write everything that follows from the finished jobs; without any there are no tables."""
-    write_results(folder.results, outcome.results)
+    _require_no_loss(folder, outcome)
+    if outcome.results or not folder.results.exists():
+        write_results(folder.results, outcome.results)
     search: list[dict[str, Any]] = []
     if grid.search and outcome.plan.settled:
         search = search_report(grid, Shelf(folder.work))
@@ -71,6 +75,17 @@ def write_all(
     if outcome.results:
         outputs = write_outputs(folder.path, grid, outcome.results, work=folder.work, latex=latex, csv=csv)
     return Written(folder, outcome, search, outputs)
+
+
+def _require_no_loss(folder: BenchFolder, outcome: Outcome) -> None:
+    """Refuse to write over lines of other jobs that cannot be made again from their folders."""
+    others = kept_results(folder).keys() - {result.job for result in outcome.results}
+    gone = [job for job in others if not RunFolder(folder.work / job).result.exists()]
+    if outcome.results and gone:
+        raise UsageError(
+            f"{folder.results} holds {len(gone)} results of jobs that this grid does not have and whose "
+            f"folders are not in {folder.work}; they would be lost: take another --out, or delete that file"
+        )
 
 
 def _choice(cell: dict[str, Any]) -> str:
