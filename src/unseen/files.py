@@ -1,4 +1,4 @@
-"""Writing files so that a reader, or a crash, never meets half of one."""
+"""Writing files so that a reader, or a crash, never meets half of one; where files are kept for later."""
 
 from __future__ import annotations
 
@@ -62,3 +62,12 @@ def locked(lock: Path, *, place: Path, option: str = "--out") -> Iterator[None]:
         ) from None
     finally:
         os.close(handle)
+
+
+def cache_folder() -> Path:
+    """Where to keep what takes long to make: $UNSEEN_CACHE, $XDG_CACHE_HOME/unseen or ~/.cache/unseen."""
+    if chosen := os.environ.get("UNSEEN_CACHE"):
+        return Path(chosen).expanduser()
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared).expanduser() / "unseen"
+    return Path("~/.cache/unseen").expanduser()

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from unseen.data import DataRequest, DataSet
-from unseen.data.cache import cache_folder
 from unseen.data.folders import load_folder
+from unseen.files import cache_folder
 
 
 class Loader:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext
 
 from unseen.bench.folder import BenchFolder
+from unseen.bench.fork_server import start_server
 from unseen.bench.job import Job
 from unseen.bench.worker import Done, Failed, Progress, Task, serve
 from unseen.config import RunConfig
 
-_PRELOAD = "unseen.bench.worker"
 _TICK_SECONDS = 0.25
 
 
@@ -59,14 +57,6 @@ class Watcher:
 
     def tick(self) -> None:
         """Hear that time passes: several times a second."""
-
-
-def start_server() -> ForkServerContext:
-    """Start the process that workers are forked from, so that it loads its libraries while others work."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([_PRELOAD])
-    forkserver.ensure_running()
-    return context
 
 
 class Pool:

@@ -135,6 +135,10 @@ def bench_command(  # noqa: PLR0917 (one parameter an option)
     given["common"] = {name: options[name] for name in _COMMON if name in options}
     if source is None and out is None:
         raise UsageError("name a grid file or data: unseen bench GRID.toml (see `unseen bench --help`)")
+    from unseen.bench.fork_server import start_server
+
+    if not collect:
+        start_server()
     from unseen.bench.folder import BenchFolder
     from unseen.bench.pool import Where
     from unseen.cli.bench_outputs import write_all
@@ -174,7 +178,6 @@ def _run(
     again: str,
 ) -> tuple[Outcome, Grid]:
     """Run what is missing under the eyes of the user; Ctrl-C leaves with a line on how to go on."""
-    from unseen.bench.pool import start_server
     from unseen.bench.runner import (
         bench_state,
         choose_workers,
@@ -190,8 +193,6 @@ def _run(
     try:
         known = known_domains(grid, folder) or (domains_of_results(grid, folder) if collect else None)
         if known is None:
-            if not collect:
-                start_server()
             with LateBar(console) as bar:
                 known = look_at_data(grid, where, progress=bar)
         if collect:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -25,7 +24,7 @@ from unseen.data.decode import RGB, ImageForm, UnreadableImageError, in_parallel
 from unseen.data.scan import ImageFile
 from unseen.data.sources import Progress, no_progress
 from unseen.errors import UnseenError
-from unseen.files import write_atomically, write_text
+from unseen.files import cache_folder, write_atomically, write_text
 
 _LEFTOVER_SECONDS = 24 * 3600
 Array = npt.NDArray[Any]
@@ -44,15 +43,6 @@ class DecodedImages:
     unreadable: dict[str, str]
     digest: str
     note: str = ""
-
-
-def cache_folder() -> Path:
-    """Tell where decoded images are kept: $UNSEEN_CACHE, $XDG_CACHE_HOME/unseen or ~/.cache/unseen."""
-    if chosen := os.environ.get("UNSEEN_CACHE"):
-        return Path(chosen).expanduser()
-    if shared := os.environ.get("XDG_CACHE_HOME"):
-        return Path(shared).expanduser() / "unseen"
-    return Path("~/.cache/unseen").expanduser()
 
 
 def decoded_images(

@@ -6,7 +6,8 @@ no name can break a chart. Every chart takes the width of its container.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from unseen.report.wording import shortened
@@ -21,6 +22,15 @@ T = TypeVar("T")
 
 MOST_ROUNDS = 300
 TEXT_CELL = 24
+
+
+@contextmanager
+def schema_unchecked() -> Iterator[None]:
+    """Spare Altair its check of every part of a chart as it is made; whole charts are checked in the end."""
+    from altair.utils import schemapi
+
+    with schemapi.debug_mode(False):
+        yield
 
 
 def inline(rows: Sequence[Mapping[str, Any]]) -> alt.InlineData:

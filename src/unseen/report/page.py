@@ -21,6 +21,7 @@ from unseen.report.departures import departures_section
 from unseen.report.examples import examples_section
 from unseen.report.figures import FIGURES, Figure, draw_figures
 from unseen.report.headline import headline, plain_headline, tiles
+from unseen.report.library import drawing_library
 from unseen.report.markup import Markup, esc, join, section, tag
 from unseen.report.pictures import vega_lite, vega_lite_version
 from unseen.report.runs import Run, read_run
@@ -89,7 +90,7 @@ def assemble(*, title: str, body: Markup, charts: dict[str, Any]) -> str:
     """Put body, charts, style and scripts into the skeleton."""
     drawn = {"charts": charts, "themes": {"light": vega_config("light"), "dark": vega_config("dark")}}
     data = json.dumps(drawn, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    library, script = (_library(vega_lite_version()), _asset("report.js")) if charts else ("", "")
+    library, script = (drawing_library(vega_lite_version()), _asset("report.js")) if charts else ("", "")
     allowed = " ".join(f"'sha256-{_digest(code)}'" for code in (library, script))
     return Template(_asset("page.html")).substitute(
         title=esc(title), scripts=allowed, style=_asset("report.css"), body=body, data=data,
@@ -104,11 +105,3 @@ def _digest(code: str) -> str:
 @cache
 def _asset(name: str) -> str:
     return files("unseen.report").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-@cache
-def _library(version: str) -> str:
-    import vl_convert
-
-    code: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)
-    return code.replace("</script", "<\\/script")
