@@ -44,7 +44,7 @@ class FlatSGD:
             if self._velocity is None:
                 self._velocity = self.gradient.clone()
             else:
-                self._velocity.mul_(self.momentum).add_(self.gradient)
+                torch.add(self.gradient, self._velocity, alpha=self.momentum, out=self._velocity)
             direction = self._velocity
         self.parameters.add_(direction, alpha=-self.lr)
 
