@@ -46,7 +46,7 @@ def test_fedavg_on_digits_gives_the_weights_of_a_plain_run(digits):
     plain, local, workers = (weights_of(digits[name] / "model.safetensors") for name in digits)
     assert torch.equal(local, workers), "masks cancel to the last bit, whatever the keys"
     assert not torch.equal(plain, local)
-    assert float((plain - local).abs().max()) < 1e-6
+    assert float((plain - local).abs().max()) < 1e-5, "what rounding for the sum leaves after all rounds"
     one, other = (json.loads((digits[name] / "result.json").read_text()) for name in ("plain", "local"))
     assert one["metrics"]["target"]["accuracy"] == other["metrics"]["target"]["accuracy"]
     assert one["run_id"] != other["run_id"]

@@ -39,8 +39,8 @@ def test_order_follows_the_generator():
 
 
 @pytest.mark.parametrize("augmentation", ["none", "standard"])
-@given(size=st.integers(1, 80), batches=st.none() | st.integers(1, 5))
-def test_batches_prepared_together_are_those_prepared_one_by_one(augmentation, size, batches):
+@given(size=st.integers(1, 80), batches=st.none() | st.integers(1, 5), at_once=st.integers(0, 7))
+def test_batches_prepared_together_are_those_prepared_one_by_one(augmentation, size, batches, at_once):
     count, draws = 90, np.random.default_rng(0)
     data = DataSet(
         name="squares",
@@ -54,7 +54,7 @@ def test_batches_prepared_together_are_those_prepared_one_by_one(augmentation, s
     prepare = Preparation(Normalise((0.5,), (0.25,)), augmentation)
     samples = Samples(data, np.arange(count))
     positions = list(batch_positions(count, size, generator=_generator(), batches=batches))
-    together = list(prepare.batches(samples, iter(positions), _generator(1), batch_size=size))
+    together = list(prepare.batches(samples, iter(positions), _generator(1), at_once=at_once))
     draw = _generator(1)
     assert len(together) == len(positions)
     for place, batch in zip(positions, together, strict=True):

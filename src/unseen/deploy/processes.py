@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -153,10 +154,13 @@ def _signal_group(process: Process, number: int) -> None:
 
 
 def free_port() -> int:
-    """Find a free TCP port on loopback."""
-    with socket.socket() as probe:
-        probe.bind((HERE, 0))
-        return int(probe.getsockname()[1])
+    """Find a free TCP port on loopback, not among those that connections going out are given meanwhile."""
+    for _ in range(100):
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HERE, port))
+            return port
+    raise UnseenError(f"no free port between 20000 and 32000 was found on {HERE}")
 
 
 def wait_until_open(address: str, process: Process, *, seconds: float = 120.0) -> None:

@@ -36,7 +36,7 @@ def batch_positions(
 
 
 _CPU = torch.device("cpu")
-_PREPARED_AT_ONCE = 64
+PREPARED_AT_ONCE = 64
 """Up to so many samples are prepared together: more would push the network's own data out of the cache."""
 
 
@@ -63,14 +63,14 @@ class Preparation:
         return Batch(inputs, self._moved(batch.targets), self._moved(batch.domains))
 
     def batches(
-        self, samples: Samples, positions: Iterator[Tensor], generator: torch.Generator, *, batch_size: int
+        self, samples: Samples, positions: Iterator[Tensor], generator: torch.Generator, *, at_once: int = 1
     ) -> Iterator[Batch]:
         """Yield the prepared batches at these positions.
 
-        Small ones are prepared several at a time, which saves calls, unless augmentation draws for each.
+        at_once  how many are prepared together, which saves calls; one where augmentation draws for each
         """
-        at_once = 1 if self.augmentation != "none" else max(1, _PREPARED_AT_ONCE // batch_size)
-        while group := list(islice(positions, at_once)):
+        together = 1 if self.augmentation != "none" else max(at_once, 1)
+        while group := list(islice(positions, together)):
             whole = self(samples.gather(torch.cat(group)), generator)
             sizes = [len(part) for part in group]
             yield from map(Batch, *(values.split(sizes) for values in whole))

@@ -19,7 +19,7 @@ from unseen.data import Batch, Samples
 from unseen.errors import UnseenError, UsageError
 from unseen.models import FlatState, blocked_maps
 from unseen.randomness import torch_generator
-from unseen.training.batches import Preparation, batch_positions
+from unseen.training.batches import PREPARED_AT_ONCE, Preparation, batch_positions
 from unseen.training.optimisers import make_optimiser
 from unseen.training.plan import TrainingPlan
 
@@ -116,11 +116,13 @@ class ClientWork:
         """
         order, augment = self.generator(f"{purpose}: order"), self.generator(f"{purpose}: augmentation")
         plan, samples = plan or self.plan, self.train if samples is None else samples
+        # A protection's draws share a stream with its noise, so none of them may come ahead of its turn.
+        at_once = PREPARED_AT_ONCE // plan.batch_size if self.draw is batch_positions else 1
         for _ in range(plan.epochs):
             positions = self.draw(
                 len(samples), plan.batch_size, generator=order, batches=plan.batches_per_epoch
             )
-            for batch in self.prepare.batches(samples, positions, augment, batch_size=plan.batch_size):
+            for batch in self.prepare.batches(samples, positions, augment, at_once=at_once):
                 yield batch
                 self._steps += 1
                 self._samples_seen += len(batch.targets)
