@@ -7,6 +7,7 @@ town and country: WILDS judges by the correlation in the worse one. Countries ar
 from __future__ import annotations
 
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -58,8 +59,7 @@ def load_povertymap(request: DataRequest) -> DataSet:
 def read_landsat(path: Path, size: int) -> npt.NDArray[np.float32]:
     """Read one file (`x`: channels x height x width) to (size, size, channels)."""
     try:
-        with np.load(path) as arrays:
-            values = arrays["x"].astype(np.float32)
+        values = _array_x(path)
     except OSError as error:
         raise UnreadableImageError(error.strerror or str(error)) from error
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
@@ -70,6 +70,15 @@ def read_landsat(path: Path, size: int) -> npt.NDArray[np.float32]:
         image = torch.from_numpy(values)[None]
         values = F.interpolate(image, size=(size, size), mode="bilinear", antialias=True)[0].numpy()
     return np.ascontiguousarray(values.transpose(1, 2, 0))
+
+
+def _array_x(path: Path) -> npt.NDArray[np.float32]:
+    """Read the array; again where Python 3.11 stumbles (SystemError) over headers parsed in several threads."""
+    for _ in range(9):
+        with suppress(SystemError), np.load(path) as arrays:
+            return arrays["x"].astype(np.float32)
+    with np.load(path) as arrays:
+        return arrays["x"].astype(np.float32)
 
 
 LANDSAT = ImageForm("landsat", read_landsat, channels=CHANNELS, dtype="<f4", version=1)
