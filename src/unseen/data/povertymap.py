@@ -73,7 +73,7 @@ def read_landsat(path: Path, size: int) -> npt.NDArray[np.float32]:
 
 
 def _array_x(path: Path) -> npt.NDArray[np.float32]:
-    """Read the array; again where Python 3.11 stumbles (SystemError) over headers parsed in several threads."""
+    """Read the array; again where Python 3.11 stumbles (SystemError) over headers parsed in threads."""
     for _ in range(9):
         with suppress(SystemError), np.load(path) as arrays:
             return arrays["x"].astype(np.float32)
