@@ -7,7 +7,6 @@ town and country: WILDS judges by the correlation in the worse one. Countries ar
 from __future__ import annotations
 
 import zipfile
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -72,13 +71,16 @@ def read_landsat(path: Path, size: int) -> npt.NDArray[np.float32]:
     return np.ascontiguousarray(values.transpose(1, 2, 0))
 
 
-def _array_x(path: Path) -> npt.NDArray[np.float32]:
+def _array_x(path: Path, tries: int = 9) -> npt.NDArray[np.float32]:
     """Read the array; again where Python 3.11 stumbles (SystemError) over headers parsed in threads."""
-    for _ in range(9):
-        with suppress(SystemError), np.load(path) as arrays:
-            return arrays["x"].astype(np.float32)
-    with np.load(path) as arrays:
-        return arrays["x"].astype(np.float32)
+    try:
+        with np.load(path) as arrays:
+            values: npt.NDArray[np.float32] = arrays["x"].astype(np.float32)
+    except SystemError:
+        if not tries:
+            raise
+        return _array_x(path, tries - 1)
+    return values
 
 
 LANDSAT = ImageForm("landsat", read_landsat, channels=CHANNELS, dtype="<f4", version=1)
