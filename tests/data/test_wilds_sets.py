@@ -15,13 +15,7 @@ from PIL import Image
 from unseen import train
 from unseen.config import RunConfig
 from unseen.data import SOURCES, DataRequest, DataSet, list_sources, load_data
-from unseen.data.povertymap import (
-    DOMAINS,
-    TEST_COUNTRIES,
-    TRAINING_COUNTRIES,
-    VALIDATION_COUNTRIES,
-    read_landsat,
-)
+from unseen.data.povertymap import DOMAINS, TEST_COUNTRIES, TRAINING_COUNTRIES, VALIDATION_COUNTRIES
 from unseen.errors import UnseenError, UsageError
 from unseen.run_place import default_folder
 from unseen.serving import export_model, load_model
@@ -224,21 +218,6 @@ def trained_on_poverty(tmp_path_factory):
 
 
 class TestPovertyMap:
-    def test_a_header_that_python_stumbles_over_is_read_again(self, tmp_path, monkeypatch):
-        np.savez(tmp_path / "one.npz", x=np.ones((8, 4, 4), dtype=np.float32))
-        load, stumbles = np.load, [SystemError("recursion depth mismatch")] * 3
-
-        def stumbling(path):
-            if stumbles:
-                raise stumbles.pop()
-            return load(path)
-
-        monkeypatch.setattr(np, "load", stumbling)
-        assert read_landsat(tmp_path / "one.npz", 4).shape == (4, 4, 8) and not stumbles
-        stumbles += [SystemError("for ever")] * 20
-        with pytest.raises(SystemError):
-            read_landsat(tmp_path / "one.npz", 4)
-
     def test_values_arrive_as_they_are(self, tmp_path):
         make_povertymap(tmp_path, each=1)
         data = load("povertymap", tmp_path, image_size=16)
