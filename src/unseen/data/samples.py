@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,8 +61,16 @@ class Samples:
 
 def _as_tensor(array: npt.NDArray[Any]) -> Tensor:
     """Share memory with a NumPy array; torch only reads it, so a read-only memory map will do."""
-    if array.flags.writeable:
-        return torch.from_numpy(array)
+    if not array.flags.writeable:
+        _hear_out_torch()
+    return torch.from_numpy(array)
+
+
+@cache
+def _hear_out_torch() -> None:
+    """Let torch say, once in a process, that a read-only array could be written to; nobody will."""
+    array = np.zeros(1)
+    array.flags.writeable = False
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)
+        torch.from_numpy(array)

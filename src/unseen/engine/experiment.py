@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +36,19 @@ from unseen.training import ClientWork, Preparation, TrainingPlan, Update
 
 EvaluationSet = tuple[str, str]
 """(domain, split) with split one of validation, validation-domain, test, target."""
-EvaluationPart = tuple[str, str, int]
-"""(domain, split, position of its first sample), of fixed size: sums do not depend on who made them."""
+
+
+class EvaluationPart(NamedTuple):
+    """Some samples of an evaluation set, cut at fixed places: sums do not depend on who made them.
+
+    start, size  position of the first sample in the set, and how many there are
+    """
+
+    domain: str
+    split: str
+    start: int
+    size: int
+
 
 PART = 4 * EVALUATION_BATCH
 UPDATE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -105,10 +116,11 @@ class Experiment:
 
     def evaluation_parts(self, sets: Sequence[EvaluationSet]) -> list[EvaluationPart]:
         """Cut evaluation sets into parts."""
+        sizes = [len(self.evaluation_indices(*key)) for key in sets]
         return [
-            (domain, split, start)
-            for domain, split in sets
-            for start in range(0, len(self.evaluation_indices(domain, split)), PART)
+            EvaluationPart(domain, split, start, min(PART, size - start))
+            for (domain, split), size in zip(sets, sizes, strict=True)
+            for start in range(0, size, PART)
         ]
 
 
@@ -118,11 +130,11 @@ def merge_parts(
     """Add up the tallies of each set's parts, in the parts' order."""
     merged: dict[EvaluationSet, Tally] = {}
     for part in parts:
-        domain, split, _ = part
-        if (domain, split) in merged:
-            merged[domain, split].merge(tallies[part])
+        key = part.domain, part.split
+        if key in merged:
+            merged[key].merge(tallies[part])
         else:
-            merged[domain, split] = tallies[part]
+            merged[key] = tallies[part]
     return [merged[key] for key in sets]
 
 
@@ -229,8 +241,7 @@ class Workspace:
     def evaluate(self, part: EvaluationPart) -> Tally:
         """Tally the deployed network, with the weights it has now, on one part of an evaluation set."""
         experiment = self.experiment
-        domain, split, start = part
-        rows = experiment.evaluation_indices(domain, split)[start : start + PART]
+        rows = experiment.evaluation_indices(part.domain, part.split)[part.start : part.start + part.size]
         samples = Samples(experiment.data, rows)
         data = experiment.data
         make = partial(make_tally, data.task, data.outputs, target_scale=experiment.target_scale)

@@ -24,7 +24,6 @@ from torch import Tensor
 from unseen.data import DataSet
 from unseen.engine.base import Answer, Reply
 from unseen.engine.experiment import (
-    EvaluationPart,
     EvaluationSet,
     Experiment,
     RoundStart,
@@ -183,9 +182,9 @@ class WorkerEngine:
         """Evaluate on every set, in parts that do not depend on the number of workers."""
         self._weights.copy_(weights)
         parts = self.workspace.experiment.evaluation_parts(sets)
-        tallies: dict[EvaluationPart, Tally] = {
-            task.part: tally for task, tally in self._map([EvaluateTask(part) for part in parts], _NOTHING)
-        }
+        longest_first = sorted(parts, key=lambda part: -part.size)
+        tasks = [EvaluateTask(part) for part in longest_first]
+        tallies = {task.part: tally for task, tally in self._map(tasks, _NOTHING)}
         return merge_parts(sets, parts, tallies)
 
     def close(self) -> None:

@@ -39,15 +39,20 @@ def in_blocks(maps: Tensor) -> Tensor:
 class BlockedStage(nn.Sequential):
     """Convolutions, max pools and ReLUs that run faster on maps in blocks.
 
-    What comes out may be in blocks (see `dense`). In a flat state its weights lie in their own order, from
-    which blocks are made faster than from channels last.
+    What comes out may be in blocks (see `dense`), unless the stage is the last of its kind: then its ReLUs
+    run on ordinary maps, which is faster. In a flat state its weights lie in their own order, from which
+    blocks are made faster than from channels last.
     """
+
+    def __init__(self, *layers: nn.Module, last: bool = False) -> None:
+        super().__init__(*layers)
+        self.last = last
 
     def forward(self, maps: Tensor) -> Tensor:
         """Run the layers, on maps in blocks where that is allowed."""
         maps = in_blocks(maps)
         for layer in self:
-            maps = layer(maps)
+            maps = layer(dense(maps) if self.last and isinstance(layer, nn.ReLU) else maps)
         return maps
 
 

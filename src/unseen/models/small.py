@@ -33,7 +33,7 @@ def mnist_cnn(facts: ModelFacts) -> StagedNetwork:
     rows, columns = (_halve(_halve(side, padding), padding) for side in (height, width))
     stages: dict[str, nn.Module] = {
         "conv1": BlockedStage(nn.Conv2d(channels, 32, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()),
-        "conv2": BlockedStage(nn.Conv2d(32, 64, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()),
+        "conv2": BlockedStage(nn.Conv2d(32, 64, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU(), last=True),
         "hidden": nn.Sequential(nn.Flatten(), nn.Linear(64 * rows * columns, 100), nn.ReLU()),
     }
     network = StagedNetwork(stages, head=nn.Linear(100, facts.outputs), taps=_CONVOLUTIONS)
@@ -53,7 +53,7 @@ def lenet(facts: ModelFacts) -> StagedNetwork:
     rows, columns = (_halve(_halve(side, 2), padding) for side in (height, width))
     stages: dict[str, nn.Module] = {
         "conv1": BlockedStage(nn.Conv2d(channels, 6, 5, padding=2), nn.MaxPool2d(2), nn.ReLU()),
-        "conv2": BlockedStage(nn.Conv2d(6, 16, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()),
+        "conv2": BlockedStage(nn.Conv2d(6, 16, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU(), last=True),
         "hidden1": nn.Sequential(nn.Flatten(), nn.Linear(16 * rows * columns, 120), nn.ReLU()),
         "hidden2": nn.Sequential(nn.Linear(120, 84), nn.ReLU()),
     }
