@@ -26,15 +26,17 @@ from unseen.training.optimisers import make_optimiser
         ),
     ],
 )
-def test_flat_optimisers_equal_torchs(plan, reference):
+@pytest.mark.parametrize("in_gradient", [False, True])
+def test_flat_optimisers_equal_torchs(plan, reference, in_gradient):
     torch.manual_seed(0)
     ours = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 5))
     theirs = copy.deepcopy(ours)
     flat = FlatState(ours)
-    optimiser, expected = make_optimiser(plan, flat.parameters, flat.gradient), reference(theirs.parameters())
+    optimiser = make_optimiser(plan, flat.parameters, flat.gradient, in_gradient=in_gradient)
+    expected = reference(theirs.parameters())
     for _ in range(10):
         inputs = torch.randn(6, 3, 8, 8)
-        flat.gradient.zero_()
+        optimiser.clear()
         ours(inputs).square().mean().backward()
         optimiser.step()
         expected.zero_grad()

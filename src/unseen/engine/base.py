@@ -17,7 +17,10 @@ from unseen.training import Update
 
 @dataclass(frozen=True)
 class Reply:
-    """A client's answer in a round: its update, or the reason why there is none."""
+    """A client's answer in a round.
+
+    reason  why there is no update, or why the one that came cannot be used; empty where it can
+    """
 
     client: str
     update: Update | None

@@ -32,7 +32,7 @@ from unseen.privacy import (
     sealed_update,
 )
 from unseen.randomness import global_torch_seed
-from unseen.training import ClientWork, Preparation, TrainingPlan, Update
+from unseen.training import ClientWork, Preparation, TrainingPlan, Update, reason_to_reject
 
 EvaluationSet = tuple[str, str]
 """(domain, split) with split one of validation, validation-domain, test, target."""
@@ -213,6 +213,12 @@ class Workspace:
             rounded = update.weights.to(UPDATE_DTYPES[experiment.update_dtype]).to(torch.float32)
             update = replace(update, weights=rounded)
         return sealed_update(experiment.protection, update, side)
+
+    def reason_against(self, update: Update) -> str:
+        """Why a server cannot use an update, or nothing; what is sealed was looked at by its client."""
+        if update.withheld or self.experiment.protection.seals:
+            return update.withheld
+        return reason_to_reject(update, self.flat.layout.size) or ""
 
     def answer(
         self, client: str, memory: MutableMapping[str, Tensor], message: Message, round: int

@@ -44,10 +44,11 @@ class LocalEngine:
             train = partial(self.workspace.train_client, position, start=start)
             name = names[position]
             update = self.states.with_memory(name, round=start.round, do=train, protected=protected)
+            reason = self.workspace.reason_against(update)
             if len(update.weights):
                 row.copy_(update.weights)
                 update = replace(update, weights=row)
-            replies.append(Reply(name, update))
+            replies.append(Reply(name, update, reason))
         return self._rows, replies
 
     def consult(self, clients: Sequence[int], messages: Sequence[Message], *, round: int) -> list[Answer]:

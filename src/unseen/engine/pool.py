@@ -154,7 +154,7 @@ class WorkerEngine:
             self._remember({name: answer.version, protection_key(name): answer.memory})
             weights = self._rows[task.row] if answer.in_row else torch.empty(0)
             update = replace(answer.update, weights=weights, extras=as_tensors(answer.extras))
-            replies[task.row] = Reply(name, update)
+            replies[task.row] = Reply(name, update, answer.reason)
         return self._rows[: len(clients)], [replies[row] for row in range(len(clients))]
 
     def consult(self, clients: Sequence[int], messages: Sequence[Message], *, round: int) -> list[Answer]:

@@ -30,7 +30,7 @@ from unseen.federation import participants
 from unseen.models import Layout
 from unseen.privacy import Leaving, Left, Opened, Received
 from unseen.privacy.record import TARGET_METRICS, TEST_METRICS, VALIDATION_METRICS
-from unseen.training import DivergedError, reason_to_reject
+from unseen.training import DivergedError
 
 _METRICS = {
     "validation": VALIDATION_METRICS,
@@ -169,25 +169,16 @@ class Rounds:
         """Set unusable updates aside with a recorded reason and return the others."""
         accepted, reasons = [], []
         for reply in replies:
-            reason = self._reason_against(reply)
-            if reply.update is not None and reason is None:
+            if reply.update is not None and not reply.reason:
                 accepted.append(Received(reply.client, reply.update))
             else:
-                reasons.append(f"{reply.client!r}: {reason}")
-                self._fault(number, reply.client, str(reason))
+                reasons.append(f"{reply.client!r}: {reply.reason}")
+                self._fault(number, reply.client, reply.reason)
         if reasons and not accepted:
             raise DivergedError(
                 f"round {number}: no client returned a usable update ({reasons[0]}); a lower --lr often helps"
             )
         return accepted
-
-    def _reason_against(self, reply: Reply) -> str | None:
-        """Why an update cannot be used; what is sealed was looked at by its client."""
-        if reply.update is None or reply.update.withheld:
-            return reply.reason if reply.update is None else reply.update.withheld
-        if self.experiment.protection.seals:
-            return None
-        return reason_to_reject(reply.update, self.layout.size)
 
     def _fault(self, number: int, client: str, reason: str) -> None:
         self._record("fault", round=number, client=client, reason=reason)

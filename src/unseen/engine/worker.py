@@ -70,6 +70,7 @@ class TrainAnswer:
     """An update without its weights (they are in the row), and the rounds of the client's memory now.
 
     in_row  whether the row holds the client's state; it does not where that is sealed or withheld
+    reason  why the update cannot be used, if it cannot: found here, where the numbers still are in the cache
     """
 
     update: Update
@@ -77,6 +78,7 @@ class TrainAnswer:
     version: int | None
     memory: int | None = None
     in_row: bool = True
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,8 @@ class _Worker:
             self.rows[task.row].copy_(update.weights)
         light = replace(update, weights=torch.empty(0), extras={})
         version, memory = self.states.versions.pop(name, None), self.states.versions.pop(key, None)
-        return TrainAnswer(light, as_arrays(update.extras), version, memory, in_row)
+        reason = self.workspace.reason_against(update)
+        return TrainAnswer(light, as_arrays(update.extras), version, memory, in_row, reason)
 
     def _consult(self, task: ConsultTask) -> ConsultAnswer:
         name = self.workspace.experiment.federation.names[task.position]

@@ -47,7 +47,7 @@ class Part:
 
     def minimise(self, loss: Tensor) -> None:
         """Take one step on `loss`, whatever else it depends on."""
-        self.gradient.zero_()
+        self._optimiser.clear()
         loss.backward(inputs=self.trained)
         self._optimiser.step()
 

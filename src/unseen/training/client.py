@@ -157,12 +157,16 @@ class ClientWork:
             )
         plan, differentiate = plan or self.plan, self.differentiate or self._backward
         trained = [self.flat, *companions]
-        optimisers = [make_optimiser(plan, flat.parameters, flat.gradient) for flat in trained]
+        unseen_gradient = adjust_gradient is None and self.differentiate is None
+        optimisers = [
+            make_optimiser(plan, flat.parameters, flat.gradient, in_gradient=unseen_gradient)
+            for flat in trained
+        ]
         for flat in trained:
             flat.module.train()
         for batch in self.batches(plan=plan, purpose=purpose, samples=samples):
-            for flat in trained:
-                flat.gradient.zero_()
+            for optimiser in optimisers:
+                optimiser.clear()
             value = differentiate(loss, batch)
             if adjust_gradient is not None:
                 adjust_gradient(self.flat.parameters, self.flat.gradient)

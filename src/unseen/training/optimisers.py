@@ -14,12 +14,19 @@ from unseen.training.plan import TrainingPlan
 class FlatOptimiser(Protocol):
     """Moves `parameters` along `gradient`, both flat and bound to a module."""
 
+    def clear(self) -> None:
+        """Make the gradient ready for a backward pass, which adds to it."""
+
     def step(self) -> None:
         """Take one step."""
 
 
 class FlatSGD:
-    """Stochastic gradient descent with momentum and weight decay, equal to torch.optim.SGD."""
+    """Stochastic gradient descent with momentum and weight decay, equal to torch.optim.SGD.
+
+    in_gradient  keep the momentum in the gradient itself, so that backward passes add to it: two passes over
+                 all numbers less a step, where nobody else looks at the gradient
+    """
 
     def __init__(
         self,
@@ -29,24 +36,30 @@ class FlatSGD:
         lr: float,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
+        in_gradient: bool = False,
     ) -> None:
         self.parameters, self.gradient = parameters, gradient
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
+        self.in_gradient = in_gradient and momentum > 0
         self._velocity: Tensor | None = None
+
+    def clear(self) -> None:
+        """Set the gradient to zero, or to what momentum leaves of it."""
+        if self.in_gradient and self._velocity is not None:
+            self.gradient.mul_(self.momentum)
+        else:
+            self.gradient.zero_()
 
     @torch.no_grad()
     def step(self) -> None:
         """Take one step."""
         if self.weight_decay:
             self.gradient.add_(self.parameters, alpha=self.weight_decay)
-        direction = self.gradient
-        if self.momentum:
-            if self._velocity is None:
-                self._velocity = self.gradient.clone()
-            else:
-                torch.add(self.gradient, self._velocity, alpha=self.momentum, out=self._velocity)
-            direction = self._velocity
-        self.parameters.add_(direction, alpha=-self.lr)
+        if self._velocity is None:
+            self._velocity = self.gradient if self.in_gradient or not self.momentum else self.gradient.clone()
+        elif self._velocity is not self.gradient:
+            torch.add(self.gradient, self._velocity, alpha=self.momentum, out=self._velocity)
+        self.parameters.add_(self._velocity, alpha=-self.lr)
 
 
 class FlatAdam:
@@ -61,6 +74,10 @@ class FlatAdam:
         self._square = torch.zeros_like(parameters)
         self._steps = 0
 
+    def clear(self) -> None:
+        """Set the gradient to zero."""
+        self.gradient.zero_()
+
     @torch.no_grad()
     def step(self) -> None:
         """Take one step."""
@@ -74,8 +91,17 @@ class FlatAdam:
         self.parameters.addcdiv_(self._mean, denominator, value=-self.lr / (1 - self.BETA1**self._steps))
 
 
-def make_optimiser(plan: TrainingPlan, parameters: Tensor, gradient: Tensor) -> FlatOptimiser:
-    """Make the optimiser a plan asks for."""
+def make_optimiser(
+    plan: TrainingPlan, parameters: Tensor, gradient: Tensor, *, in_gradient: bool = False
+) -> FlatOptimiser:
+    """Make the optimiser a plan asks for; `in_gradient` as in `FlatSGD`."""
     if plan.optimiser == "adam":
         return FlatAdam(parameters, gradient, lr=plan.lr, weight_decay=plan.weight_decay)
-    return FlatSGD(parameters, gradient, lr=plan.lr, momentum=plan.momentum, weight_decay=plan.weight_decay)
+    return FlatSGD(
+        parameters,
+        gradient,
+        lr=plan.lr,
+        momentum=plan.momentum,
+        weight_decay=plan.weight_decay,
+        in_gradient=in_gradient,
+    )

@@ -18,7 +18,7 @@ from unseen.engine.states import StateStore, protection_key
 from unseen.errors import UnseenError
 from unseen.evaluation import Tally
 from unseen.privacy import Message
-from unseen.training import Update, reason_to_reject
+from unseen.training import Update
 
 
 class FlowerEngine:
@@ -98,22 +98,16 @@ class FlowerEngine:
         try:
             update = self._update(client, answer)
             self.states.versions.update(answer.facts["versions"])
-            reason = self._reason_against(update)
+            reason = self.workspace.reason_against(update)
         except (UnseenError, KeyError, ValueError, TypeError) as error:
             reason = (
                 str(error) if isinstance(error, UnseenError) else f"sent an unreadable update ({error!r})"
             )
-        if reason is not None:
+        if reason:
             self.sites.tell(site, f"round {start.round}: the update of {client} was set aside: {reason}")
             return Reply(client, None, reason)
         start.progress(update.seen)
         return Reply(client, update)
-
-    def _reason_against(self, update: Update) -> str | None:
-        """Why an update cannot be used; what is sealed was looked at by its client."""
-        if update.withheld or self.workspace.experiment.protection.seals:
-            return update.withheld or None
-        return reason_to_reject(update, self.layout.size)
 
     def _update(self, client: str, answer: Parcel) -> Update:
         """Read one client's update."""
