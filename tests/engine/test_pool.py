@@ -67,6 +67,17 @@ def test_rows_belong_to_the_clients_asked_for(engines):
     assert torch.equal(some, everyone[[2, 0]])
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_reply_says_why_its_update_cannot_be_used(engines, workers):
+    engine = engines(workers)
+    _, sound, _ = _round(engine)
+    assert [reply.reason for reply in sound] == ["", "", ""]
+    spoilt = engine.workspace.flat.read()
+    spoilt[0] = np.nan
+    _, replies = engine.train((0, 1), RoundStart(2, spoilt))
+    assert ["not finite" in reply.reason for reply in replies] == [True, True]
+
+
 def test_an_error_in_a_worker_reaches_the_caller(engines):
     engine = engines(2)
     with pytest.raises(IndexError):

@@ -157,9 +157,9 @@ class ClientWork:
             )
         plan, differentiate = plan or self.plan, self.differentiate or self._backward
         trained = [self.flat, *companions]
-        unseen_gradient = adjust_gradient is None and self.differentiate is None
+        unwatched = adjust_gradient is None and self.differentiate is None
         optimisers = [
-            make_optimiser(plan, flat.parameters, flat.gradient, in_gradient=unseen_gradient)
+            make_optimiser(plan, flat.parameters, flat.gradient, in_gradient=unwatched)
             for flat in trained
         ]
         for flat in trained:
