@@ -75,7 +75,7 @@ def test_a_reply_says_why_its_update_cannot_be_used(engines, workers):
     spoilt = engine.workspace.flat.read()
     spoilt[0] = np.nan
     _, replies = engine.train((0, 1), RoundStart(2, spoilt))
-    assert ["not finite" in reply.reason for reply in replies] == [True, True]
+    assert ["contain NaN" in reply.reason for reply in replies] == [True, True]
 
 
 def test_an_error_in_a_worker_reaches_the_caller(engines):

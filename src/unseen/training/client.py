@@ -159,8 +159,7 @@ class ClientWork:
         trained = [self.flat, *companions]
         unwatched = adjust_gradient is None and self.differentiate is None
         optimisers = [
-            make_optimiser(plan, flat.parameters, flat.gradient, in_gradient=unwatched)
-            for flat in trained
+            make_optimiser(plan, flat.parameters, flat.gradient, in_gradient=unwatched) for flat in trained
         ]
         for flat in trained:
             flat.module.train()
