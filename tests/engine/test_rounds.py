@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import math
 
 import pytest
 import torch
 
 from unseen.engine import Listener
+from unseen.engine.exchange import Exchange
 from unseen.methods.fedavg import FedAvg
 from unseen.training import DivergedError
 
@@ -48,6 +50,16 @@ def test_a_client_that_sends_nan_is_set_aside(sabotaged, make_experiment, make_t
 def test_a_round_without_any_usable_update_fails_with_advice(sabotaged, go):
     with pytest.raises(DivergedError, match=r"round 1.*NaN.*--lr"):
         go(sabotaged("a", "b", "c"))
+
+
+def test_rounds_leave_no_weights_to_the_garbage_collector(make_experiment, go):
+    gc.collect()
+    gc.disable()
+    try:
+        go(make_experiment(), rounds=3)
+        assert not [thing for thing in gc.get_objects() if type(thing) is Exchange]
+    finally:
+        gc.enable()
 
 
 def test_undeclared_values_may_not_leave_a_client(make_experiment, go, monkeypatch):

@@ -6,6 +6,8 @@ It also measures: every value that leaves a client comes by here and is entered 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,18 +15,54 @@ from torch import Tensor
 from unseen.engine.base import Engine, Reply
 from unseen.engine.experiment import Experiment
 from unseen.models import Layout
-from unseen.privacy import Left, Message, Opened, Received, ServerSide
+from unseen.privacy import Left, Message, Opened, Protection, Received, ServerSide
 
 Fault = Callable[[str, str], None]
 """Called with a client's name and why it fell out."""
 
 
-class Exchange:
-    """The exchange with a group of clients that work at the same time.
+@dataclass
+class Traffic:
+    """Bytes of the tensors that went to clients and came from them, those set aside not counted."""
 
-    left       what left them
-    bytes_up   bytes of the tensors they sent, those that were set aside not counted
+    up: int = 0
+    down: int = 0
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Carries the protection's messages to clients and their answers back.
+
+    An object of its own, which does not know the exchange: in a cycle with it a round's weights would stay in
+    memory until the garbage collector comes by.
     """
+
+    engine: Engine
+    protection: Protection[Any]
+    round: int
+    position: dict[str, int]
+    left: Left
+    fault: Fault
+    traffic: Traffic
+
+    def __call__(self, messages: Mapping[str, Message]) -> dict[str, Message]:
+        """Hand each client its message; those that do not answer are recorded and left out."""
+        positions = [self.position[client] for client in messages]
+        answers = self.engine.consult(positions, list(messages.values()), round=self.round)
+        self.traffic.down += sum(map(_size, messages.values()))
+        found: dict[str, Message] = {}
+        for answer in answers:
+            if answer.message is None:
+                self.fault(answer.client, answer.reason)
+            else:
+                found[answer.client] = answer.message
+                self.traffic.up += _size(answer.message)
+                self.left.add(answer.client, self.protection.answer_lines(answer.message))
+        return found
+
+
+class Exchange:
+    """The exchange with a group of clients that work at the same time; `left` says what left them."""
 
     def __init__(
         self,
@@ -39,26 +77,24 @@ class Exchange:
         left: Left,
         fault: Fault,
     ) -> None:
-        self.protection, self.engine, self.round = experiment.protection, engine, round
-        self._position = {experiment.federation.names[position]: position for position in group}
-        self.left, self._fault = left, fault
-        self.bytes_up = self.bytes_down = 0
+        self.protection, self.left, self.traffic = experiment.protection, left, Traffic()
+        position = {experiment.federation.names[position]: position for position in group}
         self.side = ServerSide(
             round=round,
             seed=experiment.seed,
-            clients=tuple(self._position),
+            clients=tuple(position),
             method=experiment.method.facts,
             layout=layout,
             weights=weights,
             population=len(experiment.federation),
             state=state,
-            ask=self._ask,
+            ask=Questions(engine, self.protection, round, position, left, fault, self.traffic),
         )
 
     def begin(self) -> Message:
         """Open the round; return what goes to all clients with the weights."""
         sealing = self.protection.begin(self.side)
-        self.bytes_down += len(self._position) * _size(sealing)
+        self.traffic.down += len(self.side.clients) * _size(sealing)
         return sealing
 
     def measure(self, replies: Sequence[Reply]) -> None:
@@ -69,7 +105,7 @@ class Exchange:
 
     def finish(self, rows: Tensor, replies: Sequence[Reply], sound: Sequence[Received]) -> Opened:
         """Turn sound updates into what the method's server half gets."""
-        self.bytes_up += sum(update.nbytes for _, update in sound)
+        self.traffic.up += sum(update.nbytes for _, update in sound)
         names = {client for client, _ in sound}
         kept = [place for place, reply in enumerate(replies) if reply.client in names]
         states = torch.empty(0) if self.protection.seals else _moved_together(rows, kept)
@@ -78,20 +114,6 @@ class Exchange:
     def conclude(self, weights: Tensor) -> Tensor:
         """Let the protection look at the new global weights."""
         return self.protection.conclude(weights, self.side)
-
-    def _ask(self, messages: Mapping[str, Message]) -> dict[str, Message]:
-        positions = [self._position[client] for client in messages]
-        answers = self.engine.consult(positions, list(messages.values()), round=self.round)
-        self.bytes_down += sum(map(_size, messages.values()))
-        found: dict[str, Message] = {}
-        for answer in answers:
-            if answer.message is None:
-                self._fault(answer.client, answer.reason)
-            else:
-                found[answer.client] = answer.message
-                self.bytes_up += _size(answer.message)
-                self.left.add(answer.client, self.protection.answer_lines(answer.message))
-        return found
 
 
 def _size(message: Message) -> int:

@@ -137,7 +137,8 @@ class Rounds:
                 distances = client_distances(experiment, work.updates)
             weights = exchange.conclude(experiment.method.server(work))
             diagnostics |= work.diagnostics
-            bytes_up, bytes_down = bytes_up + exchange.bytes_up, bytes_down + exchange.bytes_down
+            bytes_up += exchange.traffic.up
+            bytes_down += exchange.traffic.down
         spent = experiment.protection.spent(self.checkpoint.protection)
         self._record(
             "round",
