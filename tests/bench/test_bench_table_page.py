@@ -77,7 +77,7 @@ def test_what_the_caller_is_told(grid_of, results_of, tmp_path):
     assert [sheet.title for sheet in made.sheets] == [
         "Held-out accuracy in %, by source validation",
         "Mean held-out accuracy in %, by every selection rule",
-        "Against FedAvg",
+        "Against FedAvg, by source validation",
     ]
     assert made.sentences[0].startswith("CSAC beats FedAvg by ")
     means = {(each["method"], each["selection"]): each["mean"] for each in made.values["means"]}

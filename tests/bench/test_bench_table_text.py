@@ -12,6 +12,7 @@ from rich.console import Console
 from unseen.bench.against import against_baseline
 from unseen.bench.comparison_sheets import matrix_sheet, statistics_sheet
 from unseen.bench.csv_file import FIELDS, to_csv
+from unseen.bench.overview import make_overview
 from unseen.bench.render import escape_latex, latex_file, to_latex, to_markdown, to_terminal
 from unseen.bench.sheets import rules_sheet, table_sheet
 from unseen.bench.statistics import Estimate
@@ -153,9 +154,9 @@ def test_all_rules_side_by_side(study):
 
 
 def test_the_statistics_table(study):
-    sheet = statistics_sheet(against_baseline(study, HONEST, "fedavg"))
+    sheet = statistics_sheet(study, HONEST, against_baseline(study, HONEST, "fedavg"))
     csac, deepall = sheet.groups[0][1]
-    assert sheet.title == "Against FedAvg"
+    assert sheet.title == "Against FedAvg, by source validation"
     assert csac[0].text == "CSAC"
     assert re.fullmatch(r"\+\d\.\d \(\+\d\.\d to \+\d\.\d\)", csac[1].text)
     assert csac[3].text == "<0.001"
@@ -164,9 +165,16 @@ def test_the_statistics_table(study):
     assert deepall[0].text == "DeepAll"
 
 
+def test_every_table_of_a_bench_has_a_title_of_its_own(grid_of, results_of):
+    grid = grid_of(models=("small-cnn", "lenet"))
+    titles = [sheet.title for sheet in make_overview(grid, results_of(grid)).sheets]
+    assert len(set(titles)) == len(titles)
+
+
 def test_the_statistics_table_of_single_runs_claims_nothing(grid_of, results_of):
     grid = grid_of(seeds=(0,), hold_out=("0",))
-    sheet = statistics_sheet(against_baseline(studies(grid, results_of(grid))[0], HONEST, "fedavg"))
+    study = studies(grid, results_of(grid))[0]
+    sheet = statistics_sheet(study, HONEST, against_baseline(study, HONEST, "fedavg"))
     for line in sheet.groups[0][1]:
         assert [cell.text for cell in line[2:6]] == ["–"] * 4
         assert not any(cell.bold for cell in line)
@@ -187,4 +195,5 @@ def test_regression_metrics_keep_three_decimals(grid_of, results_of):
     sheet = table_sheet(make_table(study, HONEST))
     assert sheet.title == "Held-out Pearson r, by source validation"
     assert re.fullmatch(r"0\.\d{3} ± 0\.\d{3}", sheet.groups[0][1][0][1].text)
-    assert statistics_sheet(against_baseline(study, HONEST, "fedavg")).headers[1].startswith("difference")
+    tests = statistics_sheet(study, HONEST, against_baseline(study, HONEST, "fedavg"))
+    assert tests.headers[1].startswith("difference")

@@ -8,11 +8,11 @@ from unseen.bench.against import Against, all_against_all
 from unseen.bench.sentences import p_number
 from unseen.bench.sheets import Sheet, Text
 from unseen.bench.statistics import LEVEL
-from unseen.bench.study import Study, display_name
+from unseen.bench.study import RULES, Study, display_name
 from unseen.report.wording import NOTHING, is_share
 
 
-def statistics_sheet(found: Sequence[Against]) -> Sheet:
+def statistics_sheet(study: Study, rule: str, found: Sequence[Against]) -> Sheet:
     """Each method against the baseline: difference, both tests, their correction and the effect's size."""
     first = found[0]
     share = is_share(first.metric)
@@ -47,7 +47,8 @@ def statistics_sheet(found: Sequence[Against]) -> Sheet:
         "comparisons of this table. The effect size is Cohen's d of the pairs. The last column averages "
         "seeds first and takes every domain as one observation: would it be seen on other domains too?"
     )
-    return Sheet(f"Against {display_name(first.baseline)}", headers, (("", lines),), note)
+    title = f"Against {display_name(first.baseline)}{study.in_title}, by {RULES[rule]}"
+    return Sheet(title, headers, (("", lines),), note)
 
 
 def matrix_sheet(study: Study, rule: str) -> Sheet:

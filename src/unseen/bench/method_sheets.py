@@ -25,9 +25,9 @@ def expectation_sheet(study: Study, rule: str) -> Sheet:
             mean, count = Text(number_text(found.mean, metric)), Text(str(found.domains))
             lines.append((Text(display_name(label)), mean, *told, count))
     headers = ("method", "expected", "mean over such sites", "a single new site", "domains")
-    model = f", {study.model}" if study.several else ""
     note = f"Intervals of 95 %. {ASSUMPTION}"
-    return Sheet(f"Expected {unit_text(metric)} on a new site{model}", headers, (("", tuple(lines)),), note)
+    title = f"Expected {unit_text(metric)} on a new site{study.in_title}"
+    return Sheet(title, headers, (("", tuple(lines)),), note)
 
 
 def cost_sheet(study: Study) -> Sheet:
@@ -48,12 +48,12 @@ def cost_sheet(study: Study) -> Sheet:
     kept = [0, *(at for at in range(1, len(columns) + 1) if any(line[at] != NOTHING for line in lines))]
     headers = ("method", *(name for name, _ in columns))
     shown: tuple[Line, ...] = tuple(tuple(Text(line[at]) for at in kept) for line in lines)
-    model = f", {study.model}" if study.several else ""
     note = (
         f"Means over the finished runs; {unit_text(metric)} where no unit stands. In-domain: test data of "
         "the sources. Lowest run: the held-out domain and seed that went worst. Times depend on the machine."
     )
-    return Sheet(f"At home, and at what cost{model}", tuple(headers[at] for at in kept), (("", shown),), note)
+    title = f"At home, and at what cost{study.in_title}"
+    return Sheet(title, tuple(headers[at] for at in kept), (("", shown),), note)
 
 
 def _span(low: float | None, high: float | None, metric: str) -> str:

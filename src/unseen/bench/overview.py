@@ -43,7 +43,9 @@ class ModelOverview:
     @property
     def statistics_sheets(self) -> dict[str, Sheet]:
         """The tests as text, by rule; empty without a baseline or a second method."""
-        return {rule: statistics_sheet(found) for rule, found in self.against.items() if found}
+        return {
+            rule: statistics_sheet(self.study, rule, found) for rule, found in self.against.items() if found
+        }
 
 
 @dataclass(frozen=True)

@@ -66,13 +66,12 @@ def _model_parts(overview: Overview, each: ModelOverview, *, prefix: str) -> tup
         charts |= specs
     first, *others = each.tables
     best = best_row(first)
-    model = f", {study.model}" if study.several else ""
     matrix = parts.titled_sheet(matrix_sheet(study, first.rule)) if len(study.labels) > 1 else ""
     made = [
         tag("h2", study.model) if study.several else "",
         parts.bench_tiles(study, first),
         section(
-            f"Results{model}",
+            f"Results{study.in_title}",
             parts.titled_sheet(each.table_sheets[first.rule]),
             parts.titled_sheet(each.rules_sheet),
             *(
@@ -84,8 +83,8 @@ def _model_parts(overview: Overview, each: ModelOverview, *, prefix: str) -> tup
         ),
         parts.comparison_section(study, each.statistics_sheets, each.against),
         parts.expectation_section(study, best.label if best else None),
-        section(f"Figures{model}", tag("div", *figures, class_="figures") if figures else ""),
-        section(f"More tables{model}", matrix, parts.titled_sheet(cost_sheet(study))),
+        section(f"Figures{study.in_title}", tag("div", *figures, class_="figures") if figures else ""),
+        section(f"More tables{study.in_title}", matrix, parts.titled_sheet(cost_sheet(study))),
     ]
     return join(made), charts
 

@@ -55,9 +55,8 @@ def comparison_section(study: Study, sheets: dict[str, Sheet], found: dict[str, 
     honest = next(iter(found))
     told = tag("ul", *(tag("li", each.words + ".") for each in found[honest]))
     others = [folded(f"The same by {RULES[rule]}", titled_sheet(sheets[rule])) for rule in list(found)[1:]]
-    model = f", {study.model}" if study.several else ""
     return section(
-        f"Against {display_name(found[honest][0].baseline)}{model}",
+        f"Against {display_name(found[honest][0].baseline)}{study.in_title}",
         told,
         titled_sheet(sheets[honest]),
         *others,
@@ -72,8 +71,7 @@ def expectation_section(study: Study, best: str | None) -> Markup:
         return Markup("")
     found = expected_accuracy(study.by_domain(best, rule), metric=study.metric) if best else None
     told = tag("p", expectation_sentence(found, display_name(best))) if found and best else ""
-    model = f", {study.model}" if study.several else ""
-    return section(f"Expected on a new site{model}", told, titled_sheet(sheet))
+    return section(f"Expected on a new site{study.in_title}", told, titled_sheet(sheet))
 
 
 def bench_tiles(study: Study, table_: Table) -> Markup:

@@ -52,6 +52,11 @@ class Study:
         return self.results[0].metric if self.results else "accuracy"
 
     @property
+    def in_title(self) -> str:
+        """What names the model in a title; nothing where the bench has one only."""
+        return f", {self.model}" if self.several else ""
+
+    @property
     def rules(self) -> tuple[str, ...]:
         """The selection rules that any job has a number for, in the order of all tables."""
         known = {rule for result in self.results for rule in result.accuracy}
