@@ -47,11 +47,11 @@ def test_the_list_for_machines_is_the_same_by_both_names(unseen, mnist_only):
 
 def test_show_runs_nothing_and_counts_what_would_be_run(unseen, no_data, tmp_path):
     shown = unseen("reproduce", "csac-table3", "--budget", "paper", "--show")
-    assert shown.code == 0 and "120 jobs, about 114,075,000 training samples" in shown.out
+    assert shown.code == 0 and "120 jobs, about 173,760,000 training samples" in shown.out
     assert "data missing: put digits/mnist.npz" in shown.out and "published CSAC 2023, Table 3" in shown.out
     options = ("--methods", "csac,fedavg", "--hold-out", "0,75", "--seeds", "2", "--json")
     facts = json.loads(unseen("reproduce", "csac-table3", "--budget", "paper", "--show", *options).out)
-    assert facts["jobs"] == 8 and facts["samples"] == 4 * (41 * 5 + 30 + 40 * 5) * 5 * 900
+    assert facts["jobs"] == 8 and facts["samples"] == 4 * (41 * 5 * 20 + 30 * 60 + 40 * 5 * 20) * 64 * 5
     assert not any(tmp_path.iterdir())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -206,8 +207,10 @@ def test_pretrained_weights_are_found_or_asked_for(tmp_path):
 
 def test_estimates_count_what_clients_train_on():
     grid = load_recipe("csac-table3").grid("paper")
-    assert samples_of(grid, "fedavg", "0") == 41 * 5 * 5 * 900
-    assert samples_of(grid, "csac", "0") == (30 + 40 * 5) * 5 * 900
+    assert samples_of(grid, "fedavg", "0") == samples_of(grid, "deepall", "0") == 41 * 5 * 20 * 64 * 5
+    assert samples_of(grid, "csac", "0") == (30 * 60 + 40 * 5 * 20) * 64 * 5
+    passes = replace(grid, common={**grid.common, "batches_per_epoch": None})
+    assert samples_of(passes, "fedavg", "0") == 41 * 5 * 5 * 900
     few = load_recipe("csac-figure5").grid("small")
     assert samples_of(few, "fedavg, 2 sources", "RealWorld") == 5 * 1 * 10 * 32 * 2
     digits = load_recipe("mdfl-table2").grid("small")
