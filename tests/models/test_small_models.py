@@ -9,7 +9,7 @@ from torch import nn
 from unseen.errors import UsageError
 from unseen.models import MODELS, ModelFacts, Network, build_model, list_models
 
-IMAGE_MODELS = ["mnist-cnn", "lenet", "lenet-1", "cnn-2", "customnet", "mini-vit"]
+IMAGE_MODELS = ["mnist-cnn", "lenet", "lenet-dropout", "lenet-1", "cnn-2", "customnet", "mini-vit"]
 SMALL_MODELS = [*IMAGE_MODELS, "mlp"]
 SHAPES = [(1, 16, 16), (3, 16, 16), (1, 28, 28), (3, 32, 32), (3, 20, 24), (3, 64, 64), (1, 30, 19)]
 

@@ -37,8 +37,30 @@ def mnist_cnn(facts: ModelFacts) -> StagedNetwork:
         "hidden": nn.Sequential(nn.Flatten(), nn.Linear(64 * rows * columns, 100), nn.ReLU()),
     }
     network = StagedNetwork(stages, head=nn.Linear(100, facts.outputs), taps=_CONVOLUTIONS)
-    grey = channels == 1
-    network.pixel_mean, network.pixel_std = _MNIST_PIXELS if grey else _COLOUR_PIXELS
+    network.pixel_mean, network.pixel_std = _pixels(channels)
+    return network
+
+
+def lenet_dropout(facts: ModelFacts) -> StagedNetwork:
+    """LeNet of 20 and 50 maps with 500 hidden units and dropout: what CSAC's code names for digits.
+
+    Its full network makes an exception for a class LeNet, which is not released with it. The code is built
+    on the Transfer-Learning-Library, whose LeNet for digits has these two convolutions and two fully
+    connected layers, as the paper says. Dropout stands behind the tapped maps, where it does the same.
+    """
+    channels, height, width = facts.image_shape("lenet-dropout", smallest=4)
+    padding = _padding(height, width)
+    rows, columns = (_halve(_halve(side, padding), padding) for side in (height, width))
+    hidden = nn.Sequential(
+        nn.Dropout2d(0.5), nn.Flatten(), nn.Linear(50 * rows * columns, 500), nn.ReLU(), nn.Dropout(0.5)
+    )
+    stages: dict[str, nn.Module] = {
+        "conv1": BlockedStage(nn.Conv2d(channels, 20, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()),
+        "conv2": BlockedStage(nn.Conv2d(20, 50, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU(), last=True),
+        "hidden": hidden,
+    }
+    network = StagedNetwork(stages, head=nn.Linear(500, facts.outputs), taps=_CONVOLUTIONS)
+    network.pixel_mean, network.pixel_std = _pixels(channels)
     return network
 
 
@@ -111,6 +133,10 @@ def custom_net(facts: ModelFacts) -> StagedNetwork:
     return StagedNetwork(stages, head=nn.Linear(128, facts.outputs), taps=_CONVOLUTIONS)
 
 
+def _pixels(channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    return _MNIST_PIXELS if channels == 1 else _COLOUR_PIXELS
+
+
 def _padding(height: int, width: int) -> int:
     return 2 if min(height, width) < _PADDED_BELOW else 0
 
@@ -128,6 +154,9 @@ _GREY = (1, 28, 28)
 _ENTRIES = {
     "mnist-cnn": ModelEntry(mnist_cnn, "two 5x5 convolutions, two linear layers (CSAC)", _GREY, 155_606),
     "lenet": ModelEntry(lenet, "LeNet-5 with max pooling and ReLU (PPDG)", _GREY, 61_706),
+    "lenet-dropout": ModelEntry(
+        lenet_dropout, "LeNet of 20 and 50 maps, 500 hidden units, dropout (CSAC's code)", _GREY, 431_080
+    ),
     "lenet-1": ModelEntry(lenet_1, "LeNet-1: 4 and 12 maps, one linear layer (MDFL)", _GREY, 3_246),
     "cnn-2": ModelEntry(cnn_2, "two 3x3 convolutions, dropout, 128 hidden units (MDFL)", _GREY, 1_199_882),
     "customnet": ModelEntry(custom_net, "CNN-2 with a max pool at each convolution (MDFL)", _GREY, 225_034),
