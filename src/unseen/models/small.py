@@ -23,10 +23,11 @@ _CONVOLUTIONS = ("conv1", "conv2")
 
 
 def mnist_cnn(facts: ModelFacts) -> StagedNetwork:
-    """Two 5x5 convolutions (32, 64) with pooling and two fully connected layers: CSAC's MNIST CNN.
+    """Two 5x5 convolutions (32, 64) with pooling and two linear layers: the default for small images.
 
-    The paper says only "two convolution and two fully connected layers"; widths are those of the
-    network it cites for Rotated MNIST (Ghifary et al. 2015), with a hidden layer of 100.
+    CSAC says of its MNIST CNN only "two convolution and two fully connected layers"; widths are those of
+    the network it cites for Rotated MNIST (Ghifary et al. 2015), with a hidden layer of 100. What its code
+    names is `lenet_dropout`.
     """
     channels, height, width = facts.image_shape("mnist-cnn", smallest=4)
     padding = _padding(height, width)
