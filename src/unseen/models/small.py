@@ -48,6 +48,7 @@ def lenet_dropout(facts: ModelFacts) -> StagedNetwork:
     Its full network makes an exception for a class LeNet, which is not released with it. The code is built
     on the Transfer-Learning-Library, whose LeNet for digits has these two convolutions and two fully
     connected layers, as the paper says. Dropout stands behind the tapped maps, where it does the same.
+    Maps are not kept in blocks: blocks of 16 would be padded to 32 and 64 channels.
     """
     channels, height, width = facts.image_shape("lenet-dropout", smallest=4)
     padding = _padding(height, width)
@@ -56,8 +57,8 @@ def lenet_dropout(facts: ModelFacts) -> StagedNetwork:
         nn.Dropout2d(0.5), nn.Flatten(), nn.Linear(50 * rows * columns, 500), nn.ReLU(), nn.Dropout(0.5)
     )
     stages: dict[str, nn.Module] = {
-        "conv1": BlockedStage(nn.Conv2d(channels, 20, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()),
-        "conv2": BlockedStage(nn.Conv2d(20, 50, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU(), last=True),
+        "conv1": nn.Sequential(nn.Conv2d(channels, 20, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()),
+        "conv2": nn.Sequential(nn.Conv2d(20, 50, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()),
         "hidden": hidden,
     }
     network = StagedNetwork(stages, head=nn.Linear(500, facts.outputs), taps=_CONVOLUTIONS)
