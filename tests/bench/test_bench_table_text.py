@@ -81,7 +81,7 @@ def test_missing_runs_are_counted_in_the_table(grid_of, results_of):
     assert lines["CSAC"][-1] == "10 of 12"
     assert lines["CSAC"][0].endswith("(1)")
     assert lines["FedAvg"][-1] == "12 of 12"
-    assert "brackets" in sheet.note
+    assert "brackets" in sheet.note and "can be bold" in sheet.note
 
 
 def test_latex_is_a_table_of_booktabs(table):

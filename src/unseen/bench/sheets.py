@@ -135,7 +135,10 @@ def _note(table: Table) -> str:
             f"(paired t-test over domains and seeds, Holm, p < {LEVEL:g})."
         )
     if not table.complete:
-        parts.append("Runs are missing: a number in brackets says how many a cell has.")
+        parts.append(
+            "Runs are missing: a number in brackets says how many a cell has, and only cells with the most "
+            "of their column can be bold."
+        )
     if table.published and table.published.note:
         parts.append(table.published.note)
     return " ".join(parts)
