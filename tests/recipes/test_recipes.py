@@ -76,6 +76,8 @@ def test_a_table_has_its_published_numbers(name):
         assert table.columns == grid.hold_out and table.data == recipe.data
     if grid.hold_out == (RELEASED,) and table.metric != "p":
         assert RELEASED in table.columns and table.selection == grid.job("ppdg", RELEASED, 0).config.selection
+    printed = {row.model or table.model for row in table.rows.values()} - {None}
+    assert not printed or printed & {job.config.model for job in jobs(grid)}
     ours = {options["method"] for options in grid.methods.values()}
     assert {row.method for row in table.rows.values() if row.method} <= ours
 

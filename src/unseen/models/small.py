@@ -154,7 +154,9 @@ def _dropped_hidden(inputs: int) -> nn.Sequential:
 
 _GREY = (1, 28, 28)
 _ENTRIES = {
-    "mnist-cnn": ModelEntry(mnist_cnn, "two 5x5 convolutions, two linear layers (CSAC)", _GREY, 155_606),
+    "mnist-cnn": ModelEntry(
+        mnist_cnn, "two 5x5 convolutions, two linear layers (the default)", _GREY, 155_606
+    ),
     "lenet": ModelEntry(lenet, "LeNet-5 with max pooling and ReLU (PPDG)", _GREY, 61_706),
     "lenet-dropout": ModelEntry(
         lenet_dropout, "LeNet of 20 and 50 maps, 500 hidden units, dropout (CSAC's code)", _GREY, 431_080

@@ -71,6 +71,7 @@ class Published:
     unit       percent, r, hours, p
     selection  how the authors chose the round that they report
     runs       what was averaged
+    model      our name of the network; None where the paper leaves it open, and rows stand beside any
     """
 
     name: str
