@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from unseen.bench.sheets import Line, Sheet, Text
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
@@ -19,18 +19,15 @@ _LATEX = {
 }  # fmt: skip
 
 
-def to_terminal(sheet: Sheet) -> Table:
-    """A rich table; published lines are quiet and stand below a rule."""
+def to_terminal(sheet: Sheet) -> Group:
+    """A rich table; published lines are quiet and stand below a rule. The note is as wide as the terminal."""
     from rich.box import SIMPLE_HEAD
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text as Styled
 
     table = Table(
         box=SIMPLE_HEAD,
-        title=Styled(sheet.title, style="bold"),
-        title_justify="left",
-        caption=Styled(sheet.note) if sheet.note else None,
-        caption_justify="left",
         header_style="bold",
         padding=(0, 1, 0, 0),
         pad_edge=False,
@@ -45,7 +42,8 @@ def to_terminal(sheet: Sheet) -> Table:
         for line in lines:
             style = "dim" if position else ""
             table.add_row(*(Styled(cell.text, style="bold" if cell.bold else style) for cell in line))
-    return table
+    note = [Styled(sheet.note, style="dim italic")] if sheet.note else []
+    return Group(Styled(sheet.title, style="bold"), table, *note)
 
 
 def to_markdown(sheet: Sheet, *, level: int = 2) -> str:
