@@ -56,7 +56,7 @@ def demo_results() -> list[dict[str, object]]:
 
 
 def methods_block() -> str:
-    """One row for every registered method."""
+    """One row for every registered method, with a link to its page."""
     from unseen.methods import METHODS
 
     lines = ["| `--method` | what it does | paper | what leaves a site |", "|---|---|---|---|"]
@@ -64,7 +64,9 @@ def methods_block() -> str:
         method = METHODS[name]
         first, *others = method.paper.authors.split(",")
         paper = f"{first}{' et al.' if others else ''}, {method.paper.venue} {method.paper.year}"
-        lines.append(f"| `{name}` | {method.summary} | {paper} | {', '.join(method.sends)} |")
+        lines.append(
+            f"| [`{name}`](docs/methods/{name}.md) | {method.summary} | {paper} | {', '.join(method.sends)} |"
+        )
     return "\n".join(lines)
 
 

@@ -18,6 +18,7 @@ from unseen.config import RunConfig
 from unseen.data import list_sources
 from unseen.data.augment import AUGMENTATIONS
 from unseen.federation import PARTITIONS
+from unseen.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
@@ -158,6 +159,13 @@ def test_readme_is_up_to_date(update_readme):
     text = read("README.md")
     assert text == update_readme.updated(text), "run `python docs/update_readme.py`"
     assert len(text.splitlines()) <= 160
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_a_page(name):
+    page = read(f"docs/methods/{name}.md")
+    assert "## Idea" in page and "## What leaves the client" in page
+    assert set(CODE.findall(page)) >= {field.name for field in fields(METHODS[name].settings_type())}
 
 
 def test_demo_output_comes_from_its_records(update_readme):
