@@ -39,7 +39,7 @@ def follow(grid, console):
     first, second, third, fourth = jobs(grid)
     view = BenchView(console, workers=2)
     with view:
-        view.planned([first, second, third, fourth], [], [])
+        view.planned([first, second, third, fourth], [], [], {})
         for job in (first, second):
             view.started(job)
         view.progressed(first, Progress(0, 2))
@@ -78,3 +78,30 @@ def test_a_pipe_gets_lines(make_grid):
     assert lines[1].startswith("done 1/4  fedavg 75 seed 0: 0 s, validation 0.875")
     assert lines[2] == "failed      ppdg 75 seed 0: it [b]broke[/b]"
     assert len(lines) == 3
+
+
+def test_jobs_of_an_earlier_start_tell_how_long_it_will_take(make_grid):
+    first, second, third, fourth = jobs(make_grid(seeds=(0, 1)))
+    assert (first.label, second.label) == (third.label, fourth.label), "the first two are of two methods"
+    text = io.StringIO()
+    view = BenchView(Console(file=text, width=60), workers=1)
+    for _ in range(2):
+        view.planned([third, fourth], [first, second], [], {first.id: 600.0, second.id: 3000.0})
+    view.started(third)
+    view.progressed(third, Progress(0, 2))
+    view.progressed(third, Progress(1, 2))
+    view.finished(third)
+    assert text.getvalue().splitlines()[-1].endswith("about 50 min left"), text.getvalue()
+
+
+def test_a_part_of_a_job_counts_only_where_no_whole_one_is_known(make_grid):
+    _, second, third, fourth = jobs(make_grid(seeds=(0, 1)))
+    text = io.StringIO()
+    view = BenchView(Console(file=text, width=60), workers=1)
+    view.planned([third, fourth], [second], [], {second.id: 6000.0})
+    for job in (third, fourth):
+        view.started(job)
+        view.progressed(job, Progress(0, 2))
+        view.progressed(job, Progress(1, 2))
+    view.finished(third)
+    assert text.getvalue().splitlines()[-1].endswith("about 50 min left"), "half of a job of 6000 seconds"

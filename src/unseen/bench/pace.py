@@ -18,14 +18,20 @@ class Pace:
         self._rounds[label] += rounds
         self._seconds[label] += seconds
 
-    def learn(self, other: Pace) -> None:
-        """Take over what another one knows."""
-        for label, rounds in other._rounds.items():
-            self.add(label, rounds=rounds, seconds=other._seconds[label])
+    def copy(self) -> Pace:
+        """Another one that knows the same and learns by itself."""
+        other = Pace()
+        for label, rounds in self._rounds.items():
+            other.add(label, rounds=rounds, seconds=self._seconds[label])
+        return other
+
+    def knows(self, label: str) -> bool:
+        """Whether rounds of this label were run."""
+        return self._rounds.get(label, 0) > 0
 
     def seconds_a_round(self, label: str) -> float | None:
         """What is known of a label; of a new one, the mean of the others; None when nothing is known."""
-        if self._rounds.get(label):
+        if self.knows(label):
             return self._seconds[label] / self._rounds[label]
         rounds = sum(self._rounds.values())
         return sum(self._seconds.values()) / rounds if rounds else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -40,8 +40,14 @@ class Where:
 class Watcher:
     """Who wants to follow a bench: the base class hears everything and says nothing."""
 
-    def planned(self, waiting: Sequence[Job], finished: Sequence[Job], failed: Sequence[Job]) -> None:
-        """Hear what is to be done now, what is done already, and what failed before."""
+    def planned(
+        self,
+        waiting: Sequence[Job],
+        finished: Sequence[Job],
+        failed: Sequence[Job],
+        seconds: Mapping[str, float],
+    ) -> None:
+        """Hear what is to be done now, what is done already and how long that took (by id), what failed."""
 
     def started(self, job: Job) -> None:
         """Hear that a job begins, or goes on."""

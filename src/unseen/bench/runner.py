@@ -105,7 +105,8 @@ def run_bench(
                 return state
             open_jobs = {job.id for job in (*state.missing, *(job for job, _ in state.failed))}
             done = [job for job in state.plan.jobs if job.id not in open_jobs]
-            watcher.planned(state.missing, done, [job for job, _ in state.failed])
+            seconds = {result.job: result.seconds for result in state.results}
+            watcher.planned(state.missing, done, [job for job, _ in state.failed], seconds)
             pool.run(state.missing)
 
 

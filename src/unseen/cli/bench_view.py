@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -46,7 +46,7 @@ class BenchView(Watcher):
 
     def __init__(self, console: Console, *, workers: int) -> None:
         self._console, self._workers = console, workers
-        self._pace = Pace()
+        self._pace, self._learnt = Pace(), set[str]()
         self._waiting: dict[str, Job] = {}
         self._running: dict[str, tuple[Job, _Running]] = {}
         self._done = 0
@@ -67,8 +67,17 @@ class BenchView(Watcher):
         if self._live:
             self._live.stop()
 
-    def planned(self, waiting: Sequence[Job], finished: Sequence[Job], failed: Sequence[Job]) -> None:
-        """Show what there is to do."""
+    def planned(
+        self,
+        waiting: Sequence[Job],
+        finished: Sequence[Job],
+        failed: Sequence[Job],
+        seconds: Mapping[str, float],
+    ) -> None:
+        """Show what there is to do, and learn from what was done before."""
+        for job in finished:
+            if job.id in seconds and job.id not in self._learnt:
+                self._learn(job, rounds=job.config.rounds, seconds=seconds[job.id])
         self._waiting = {job.id: job for job in waiting}
         self._done, self._earlier_failures = len(finished), len(failed) - len(self._failures)
         parts = [f"{len(waiting)} jobs to run", f"{len(finished)} done already"]
@@ -90,7 +99,7 @@ class BenchView(Watcher):
     def finished(self, job: Job) -> None:
         """Count a job, and learn from the time it took."""
         _, running = self._running.pop(job.id)
-        self._pace.add(job.label, rounds=running.rounds_done, seconds=running.seconds)
+        self._learn(job, rounds=running.rounds_done, seconds=running.seconds)
         self._done += 1
         parts = [f"{job.name}: {in_words(running.seconds)}", _validation(running.progress)]
         self._say(f"done {self._counted()}  " + ", ".join(part for part in (*parts, self._left()) if part))
@@ -106,6 +115,10 @@ class BenchView(Watcher):
         if self._live:
             self._live.update(self._drawing(), refresh=True)
 
+    def _learn(self, job: Job, *, rounds: int, seconds: float) -> None:
+        self._pace.add(job.label, rounds=rounds, seconds=seconds)
+        self._learnt.add(job.id)
+
     def _say(self, text: str, *, style: str = "") -> None:
         if self._live is None:
             self._console.print(text, style=style, markup=False, soft_wrap=True)
@@ -115,11 +128,13 @@ class BenchView(Watcher):
         return f"{self._done}/{self._done + failed + len(self._waiting) + len(self._running)}"
 
     def _left(self) -> str:
-        """An estimate from the rounds run so far, those of running jobs included."""
-        pace, left = Pace(), [(job.label, job.config.rounds) for job in self._waiting.values()]
-        pace.learn(self._pace)
+        """An estimate from whole jobs, or from running ones where a method has none yet.
+
+        A part of a job tells less than the whole: first rounds may be longer than others.
+        """
+        pace, left = self._pace.copy(), [(job.label, job.config.rounds) for job in self._waiting.values()]
         for job, running in self._running.values():
-            if running.rounds_done:
+            if running.rounds_done and not self._pace.knows(job.label):
                 pace.add(job.label, rounds=running.rounds_done, seconds=running.seconds)
             done = running.progress.round if running.progress else 0
             left.append((job.label, job.config.rounds - done))
