@@ -23,12 +23,16 @@ class UsageError(UnseenError):
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """Describe a name that is not known, with the nearest one that is."""
+    """Describe a name that is not known, with the nearest one that is.
+
+    kind  what it should name; of more than one word ("setting of method 'csac'"), a colon follows it
+    """
     names = sorted(known)
     near = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
-    return UsageError(f"unknown {kind} {name!r}.{hint} Known: {listed}.")
+    colon = ":" if " " in kind else ""
+    return UsageError(f"unknown {kind}{colon} {name!r}.{hint} Known: {listed}.")
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> UnseenError:

@@ -11,7 +11,7 @@ from unseen.cli.console import INTERRUPTED, messages, print_json, results
 
 METHODS = {"deepall": {}, "fedavg": {}, "csac": {"acquisition_epochs": 5}}
 """Methods and their settings; all train for the same number of epochs."""
-SETTINGS = {"data": "rotated-digits", "hold_out": "75", "rounds": 10, "local_epochs": 5, "lr": 0.02}
+SETTINGS = {"data": "rotated-digits", "hold_out": "75", "rounds": 30, "local_epochs": 5, "lr": 0.02}
 
 
 def demo_command(

@@ -72,7 +72,10 @@ class FolderScan:
             )
         for place in self.empty_classes:
             if place.split("/", 1)[1] not in self.classes:
-                return f"{self.folder}: class folder {place} is empty and no other domain has that class"
+                return (
+                    f"{self.folder}: class folder {place} is empty and no other domain has that class; "
+                    "delete it, or put images into it"
+                )
         return None
 
     def problem_of_site(self) -> str | None:
