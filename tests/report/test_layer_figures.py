@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from unseen.report import read_run
+from unseen.report.attention import attention
+from unseen.report.figures import draw_figures
 from unseen.report.layers import layer_weights, model_distances
 
 MakeRun = Callable[..., Path]
@@ -25,7 +27,11 @@ def rewrite(folder: Path, *, layers: int, clients: int, rounds: int = 3) -> Path
     lines = []
     for number in range(1, rounds + 1):
         weights = [[(number + layer + k) / 100 for k in range(clients)] for layer in range(layers)]
-        found = {"layers": [f"layer {i}" for i in range(layers)], "layer_weights": weights}
+        found: dict[str, Any] = {"layers": [f"layer {i}" for i in range(layers)], "layer_weights": weights}
+        if number > 1:
+            found["attention"] = {
+                name: [[0.5 + k * number / 100, 0.5 - k * number / 100]] * 2 for k, name in enumerate(names)
+            }
         record: dict[str, Any] = {"event": "round", "round": number, "clients": names, "diagnostics": found}
         if number in (1, rounds):
             record["distances"] = {
@@ -66,3 +72,28 @@ def test_runs_without_them_have_no_such_figure(make_run: MakeRun) -> None:
     run = read_run(make_run())
     assert layer_weights(run) == {}
     assert model_distances(run) == {}
+    assert attention(run) == {}
+
+
+def test_attention_of_the_first_and_the_last_calibration(make_run: MakeRun) -> None:
+    panels = attention(read_run(rewrite(make_run(), layers=2, clients=3, rounds=4)))
+    assert list(panels) == ["round 2", "round 4"], "there is none in acquisition"
+    cells = {(row["down"], row["across"]): row for row in rows_of(panels["round 4"])}
+    assert set(cells) == {(f"merged {i}", f"own {j}") for i in (1, 2) for j in (1, 2)}
+    first = cells["merged 2", "own 1"]
+    assert first["value"] == pytest.approx(0.54), "0.5, 0.54 and 0.58 at the three clients"
+    assert first["span"] == "0.500 to 0.580"
+
+
+@pytest.mark.parametrize("broken", [None, "text", {"a": [[0.5, None]]}, {"a": [[1.0]], "b": [[0.5, 0.5]]}])
+def test_attention_that_makes_no_matrix_is_left_out(make_run: MakeRun, broken: Any) -> None:
+    folder = make_run()
+    line = {"event": "round", "round": 2, "clients": ["a", "b"], "diagnostics": {"attention": broken}}
+    (folder / "records.jsonl").write_text(json.dumps(line) + "\n")
+    assert attention(read_run(folder)) == {}
+
+
+def test_layers_are_not_labelled_as_clients_where_there_are_as_many(make_run: MakeRun) -> None:
+    figures = draw_figures(read_run(rewrite(make_run(), layers=3, clients=3)))
+    assert "diagnostics" not in figures, "layer weights have a figure of their own, with the layers' names"
+    assert list(figures["layer-weights"]) == ["layer 0", "layer 1", "layer 2"]

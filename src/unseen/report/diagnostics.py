@@ -1,7 +1,8 @@
 """Whatever numbers a method recorded about itself, drawn by their shape alone.
 
 A number a round becomes a line, numbers by client or a short list a line for each entry (for a crowd of
-clients their mean), a long list the bars of the last round, a matrix the heat map of the last round.
+clients their mean), a long list the bars of the last round, a matrix the heat map of the last round. What a
+figure of its own shows is left out.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ from typing import TYPE_CHECKING, Any
 from unseen.report.charts import bars, heat_map, line_chart
 from unseen.report.curves import MOST_LINES, curve_chart
 from unseen.report.runs import Run
-from unseen.report.wording import is_number
+from unseen.report.wording import is_matrix, is_number
 
 if TYPE_CHECKING:
     from unseen.report.charts import AnyChart, Panels
 
 MOST_SIDE = 60
+SHOWN_APART = ("layer_weights",)
 
 
 def diagnostics(run: Run) -> Panels:
     """One panel for each diagnostic, in the order of first appearance."""
     records = [record for record in run.rounds if record.get("diagnostics")]
-    names = list(dict.fromkeys(name for record in records for name in record["diagnostics"]))
+    recorded = dict.fromkeys(name for record in records for name in record["diagnostics"])
+    names = [name for name in recorded if name not in SHOWN_APART]
     panels: Panels = {}
     for name in names:
         having = [record for record in records if record["diagnostics"].get(name) is not None]
@@ -42,22 +45,13 @@ def _draw(name: str, records: list[dict[str, Any]]) -> tuple[str, AnyChart] | No
         return shown, line_chart([point for point in points if is_number(point[1])], label=shown)
     if isinstance(value, dict) and any(map(is_number, value.values())):
         return shown, _client_lines(name, records)
-    if _is_matrix(value):
+    if is_matrix(value):
         return f"{shown}, round {last['round']}", _matrix(value, last)
     if isinstance(value, list) and any(map(is_number, value)):
         if len(value) <= MOST_LINES and len(records) > 1:
             return shown, _lines(name, records)
         return f"{shown}, round {last['round']}", _bars(value, last)
     return None
-
-
-def _is_matrix(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(row, list) and any(map(is_number, row)) for row in value)
-        and len({len(row) for row in value}) == 1
-    )
 
 
 def _labels(length: int, record: dict[str, Any]) -> list[str]:

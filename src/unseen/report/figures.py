@@ -10,7 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from unseen.report import classes, costs, curves, diagnostics, embedding, layers, scatter, transferability
+from unseen.report import (
+    attention,
+    classes,
+    costs,
+    curves,
+    diagnostics,
+    embedding,
+    layers,
+    scatter,
+    transferability,
+)
 from unseen.report.charts import schema_unchecked
 from unseen.report.runs import Run
 
@@ -86,6 +96,12 @@ FIGURES: dict[str, Figure[Run]] = {
         "What share of the merged layer each client's own makes up, over the rounds.",
         layers.layer_weights,
         width="full",
+    ),
+    "attention": Figure(
+        "Which layers are drawn to which",
+        "How much each of a client's own layers, in the columns, counts for a layer of the merged model. "
+        "Layers are counted from the input, every row sums to one. Mean of the clients.",
+        attention.attention,
     ),
     "distances": Figure(
         "How far the clients' models lie apart",

@@ -20,9 +20,7 @@ KINDS = {"same_domain": "clients of the same domain", "other_domain": "clients o
 def layer_weights(run: Run) -> Panels:
     """Over the rounds, the weight of every client in a few layers from the first to the last."""
     having = [record for record in run.rounds if _weights(record)]
-    if len(having) < 2:
-        return {}
-    names = _weights(having[-1])
+    names = _weights(having[-1]) if having else {}
     panels: Panels = {}
     for name in thinned(list(names), MOST_LAYERS):
         rows: list[dict[str, Any]] = []

@@ -52,6 +52,16 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def is_matrix(value: object) -> TypeGuard[list[list[Any]]]:
+    """Whether a value is a list of rows of one length, with a number in each."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(row, list) and any(map(is_number, row)) for row in value)
+        and len({len(row) for row in value}) == 1
+    )
+
+
 def number(value: object, metric: str = "") -> str:
     """A metric's value: percent with one decimal for accuracies, four significant digits for all else."""
     if not is_number(value):
