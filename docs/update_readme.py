@@ -1,7 +1,8 @@
 """Write the parts of README.md that follow from elsewhere: the demo's output and the table of methods.
 
 python docs/update_readme.py           from results/demo and the registry of methods
-python docs/update_readme.py --demo    after a fresh run of the demo, whose results replace results/demo
+python docs/update_readme.py --demo    after a fresh run of the demo, whose results replace results/demo and
+                                       whose page is photographed anew; needs Chromium
 """
 
 from __future__ import annotations
@@ -16,9 +17,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "demo"
+PICTURE = ROOT / "docs" / "images" / "report.png"
+BROWSER = (
+    "chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --hide-scrollbars --virtual-time-budget=10000"
+)
 ABOUT_DEMO = """# The demo's results
 
-What `unseen demo` (or `make demo`) printed and the `result.json` of each of its runs. The README shows them.
+What `unseen demo` (or `make demo`) printed and the `result.json` of each of its runs. The README shows them,
+and the upper part of CSAC's page (docs/images/report.png).
 
 - Command: `python docs/update_readme.py --demo`, which runs `unseen demo --out demo` and copies these files
 - Date: {date}
@@ -38,10 +45,18 @@ def run_demo() -> None:
             place = RESULTS / result.parent.name
             place.mkdir(parents=True)
             shutil.copy(result, place)
+        photograph(Path(folder) / "demo" / "csac" / "report.html", PICTURE)
     lines = [line.rstrip() for line in done.stdout.strip("\n").splitlines()]
     (RESULTS / "output.txt").write_text("\n".join(line for line in lines if line) + "\n", encoding="utf-8")
     about = ABOUT_DEMO.format(date=datetime.now(UTC).date(), version=__version__)
     (RESULTS / "README.md").write_text(about, encoding="utf-8")
+
+
+def photograph(page: Path, picture: Path) -> None:
+    """Take a picture of the upper part of a page: headline, results, the curves over the rounds."""
+    with tempfile.TemporaryDirectory() as profile:
+        where = [f"--user-data-dir={profile}", "--window-size=1100,1480", f"--screenshot={picture}"]
+        subprocess.run([*BROWSER.split(), *where, page.as_uri()], check=True, capture_output=True)
 
 
 def demo_block() -> str:
