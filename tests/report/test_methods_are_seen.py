@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import unseen
+from unseen.config import RunConfig
 from unseen.methods import METHODS
 from unseen.report import read_run
 from unseen.report.figures import draw_figures
+from unseen.run import run
 
 FIGURE_OF = {
     "layers": "layer-weights",
@@ -30,17 +31,18 @@ SEEDS_OF_THE_PROJECT = {
 
 @pytest.mark.parametrize("method", list(METHODS))
 def test_every_diagnostic_is_drawn(method: str, tmp_path: Path) -> None:
-    settings = {"acquisition_epochs": 1} if method == "csac" else {}
-    result = unseen.train(
-        "rotated-digits",
-        hold_out=["30", "45", "60", "75"],
-        method=method,
-        settings=settings,
-        rounds=2,
-        batches_per_epoch=1,
-        workers=1,
-        out=tmp_path / "run",
+    config = RunConfig.from_mapping(
+        {
+            "data": "rotated-digits",
+            "hold_out": ["30", "45", "60", "75"],
+            "method": method,
+            "settings": {"acquisition_epochs": 1} if method == "csac" else {},
+            "rounds": 2,
+            "batches_per_epoch": 1,
+            "workers": 1,
+        }
     )
+    result = run(config, out=tmp_path / "run", report=False)
     lines = map(json.loads, (result.folder / "records.jsonl").read_text().splitlines())
     recorded = {name for line in lines if line["event"] == "round" for name in line["diagnostics"]}
     assert recorded >= SEEDS_OF_THE_PROJECT.get(method, set())
