@@ -1,6 +1,7 @@
-"""Write the parts of README.md that follow from elsewhere: the demo's output and the table of methods.
+"""Write the parts of README.md and results/README.md that follow from elsewhere.
 
-python docs/update_readme.py           from results/demo and the registry of methods
+python docs/update_readme.py           the demo's output and the table of methods, from results/demo and the
+                                       registry; the means of all grids, from their results.jsonl
 python docs/update_readme.py --demo    after a fresh run of the demo, whose results replace results/demo and
                                        whose page is photographed anew; needs Chromium
 """
@@ -8,12 +9,17 @@ python docs/update_readme.py --demo    after a fresh run of the demo, whose resu
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unseen.bench.statistics import Estimate
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "demo"
@@ -22,6 +28,7 @@ BROWSER = (
     "chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --hide-scrollbars --virtual-time-budget=10000"
 )
+NO_NUMBER = "–"
 ABOUT_DEMO = """# The demo's results
 
 What `unseen demo` (or `make demo`) printed and the `result.json` of each of its runs. The README shows them,
@@ -85,6 +92,50 @@ def methods_block() -> str:
     return "\n".join(lines)
 
 
+def grids_block() -> str:
+    """For every grid that was run, the means of its methods, with the published ones where there are any."""
+    index = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    named = dict.fromkeys(re.findall(r"^\| \[([\w-]+)\]", index, re.MULTILINE))
+    folders = [ROOT / "results" / name for name in named]
+    return "\n\n".join(grid_part(folder) for folder in folders if (folder / "results.jsonl").exists())
+
+
+def grid_part(folder: Path) -> str:
+    """A heading and a table: one row a method, means over the held-out domains in percent."""
+    from unseen.bench.beside import rows_beside
+    from unseen.bench.grid import Grid
+    from unseen.bench.results import read_results
+    from unseen.bench.study import display_name, studies
+    from unseen.bench.tables import mean_over_domains
+
+    grid = Grid.from_toml(next(folder.glob("*.toml")))
+    heads, lines = ["method", "source validation", "oracle", "runs"], []
+    for study in studies(grid, read_results(folder / "results.jsonl")):
+        beside = rows_beside(grid.published, study) if grid.published else None
+        printed = {row.name: row for row in beside.rows} if beside else {}
+        for label in study.labels:
+            name = display_name(label)
+            ours = [mean_over_domains(study, label, rule) for rule in ("source-validation", "oracle")]
+            runs = f"{len(study.values(label, 'oracle'))} of {study.planned}"
+            cells = [name + study.in_title, *(percent(mean, decimals=1) for mean in ours), runs]
+            if printed:
+                row = printed.get(name)
+                cells.append(percent(row.mean.estimate, decimals=row.decimals or 0) if row else NO_NUMBER)
+            lines.append(cells)
+    heads += ["published"] * (len(lines[0]) - len(heads))
+    rows = [heads, ["---", *["--:"] * (len(heads) - 1)], *lines]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"### {folder.name}\n\n[{grid.title}]({folder.name}/table.md)\n\n{table}"
+
+
+def percent(estimate: Estimate | None, *, decimals: int) -> str:
+    """A mean and its standard error; a dash where a domain has no run."""
+    if estimate is None:
+        return NO_NUMBER
+    error = "" if estimate.error is None else f" ± {100 * estimate.error:.{decimals}f}"
+    return f"{100 * estimate.mean:.{decimals}f}{error}"
+
+
 def with_block(text: str, name: str, content: str) -> str:
     """Put content between the markers of that name."""
     start, end = f"<!-- {name}: written by docs/update_readme.py -->\n", f"\n<!-- end of {name} -->"
@@ -100,8 +151,13 @@ def updated(text: str) -> str:
     return with_block(with_block(text, "demo", demo_block()), "methods", methods_block())
 
 
+def updated_results(text: str) -> str:
+    """The index of results as it should be."""
+    return with_block(text, "means", grids_block())
+
+
 if __name__ == "__main__":
     if "--demo" in sys.argv[1:]:
         run_demo()
-    readme = ROOT / "README.md"
-    readme.write_text(updated(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, write in ((ROOT / "README.md", updated), (ROOT / "results" / "README.md", updated_results)):
+        path.write_text(write(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -161,6 +161,13 @@ def test_readme_is_up_to_date(update_readme):
     assert len(text.splitlines()) <= 160
 
 
+def test_index_of_results_is_up_to_date_and_complete(update_readme):
+    text = read("results/README.md")
+    assert text == update_readme.updated_results(text), "run `python docs/update_readme.py`"
+    for lines in (ROOT / "results").glob("*/results.jsonl"):
+        assert f"### {lines.parent.name}\n" in text, "a grid that the index does not name"
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_page(name):
     page = read(f"docs/methods/{name}.md")
