@@ -25,13 +25,13 @@ class UsageError(UnseenError):
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """Describe a name that is not known, with the nearest one that is.
 
-    kind  what it should name; of more than one word ("setting of method 'csac'"), a colon follows it
+    kind  what it should name; a colon follows one that says more ("setting of method 'csac'")
     """
     names = sorted(known)
     near = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
-    colon = ":" if " " in kind else ""
+    colon = ":" if " of " in kind or "(" in kind else ""
     return UsageError(f"unknown {kind}{colon} {name!r}.{hint} Known: {listed}.")
 
 
