@@ -47,12 +47,12 @@ def run_demo() -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "unseen", "demo", "--out", "demo"]
         done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
+        photograph(Path(folder) / "demo" / "csac" / "report.html", PICTURE)
         shutil.rmtree(RESULTS, ignore_errors=True)
         for result in sorted(Path(folder).glob("demo/*/result.json")):
             place = RESULTS / result.parent.name
             place.mkdir(parents=True)
             shutil.copy(result, place)
-        photograph(Path(folder) / "demo" / "csac" / "report.html", PICTURE)
     lines = [line.rstrip() for line in done.stdout.strip("\n").splitlines()]
     (RESULTS / "output.txt").write_text("\n".join(line for line in lines if line) + "\n", encoding="utf-8")
     about = ABOUT_DEMO.format(date=datetime.now(UTC).date(), version=__version__)
@@ -108,7 +108,8 @@ def grid_part(folder: Path) -> str:
     from unseen.bench.study import display_name, studies
     from unseen.bench.tables import mean_over_domains
 
-    grid = Grid.from_toml(next(folder.glob("*.toml")))
+    written, as_run = folder / "grid.toml", folder / "bench.toml"
+    grid = Grid.from_toml(written if written.exists() else as_run)
     heads, lines = ["method", "source validation", "oracle", "runs"], []
     for study in studies(grid, read_results(folder / "results.jsonl")):
         beside = rows_beside(grid.published, study) if grid.published else None
