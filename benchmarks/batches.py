@@ -30,7 +30,7 @@ def ours() -> None:
     from unseen.data.transforms import Normalise
     from unseen.models import FlatState, ModelFacts, build_model
     from unseen.training import Preparation, batch_positions
-    from unseen.training.optimisers import FlatSGD
+    from unseen.training.optimizers import FlatSGD
 
     data = load_data(DataRequest("pacs", image_size=SIZE))
     samples = Samples(data, data.indices("photo"))

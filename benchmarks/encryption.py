@@ -24,12 +24,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
-from unseen.ciphers.ckks import DEGREE, PRIMES, KeyHolder
-from unseen.ciphers.encrypted_server import EncryptedServer
-from unseen.ciphers.server_process import ServerProcess
 from unseen.privacy.chunks import from_rows, magnitude_of, rows_needed, to_rows
 from unseen.privacy.encrypted_gram import gram_matrix
 from unseen.privacy.encrypted_sum import factors
+from unseen.privacy.he.ckks import DEGREE, PRIMES, KeyHolder
+from unseen.privacy.he.encrypted_server import EncryptedServer
+from unseen.privacy.he.server_process import ServerProcess
 
 SPREAD = 1e-3
 """Length of an update's single numbers."""

@@ -23,8 +23,9 @@ from PIL import Image
 from unseen.config import RunConfig
 from unseen.deploy.one_machine import FederationHere
 from unseen.deploy.submit import run_on_flower
-from unseen.engine import RunFolder, read_records
-from unseen.run import run
+from unseen.runner.run import run
+from unseen.runs.folder import RunFolder
+from unseen.runs.records import read_records
 
 SITES = tuple(f"s{number}" for number in range(8))
 HELD_OUT = "held"

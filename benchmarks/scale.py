@@ -57,7 +57,8 @@ def train(clients: int, rounds: int) -> None:
     import numpy as np
 
     import unseen
-    from unseen.engine import Listener, Record
+    from unseen.callbacks.base import Listener
+    from unseen.runs.records import Record
 
     sampled, each = (20, 60) if clients <= 1000 else (50, 12)
     rng = np.random.default_rng(0)

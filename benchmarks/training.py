@@ -65,7 +65,8 @@ def ours(work: str, workers: int) -> None:
     import numpy as np
 
     import unseen
-    from unseen.engine import Listener, Record
+    from unseen.callbacks.base import Listener
+    from unseen.runs.records import Record
 
     spec = WORK[work]
     rng = np.random.default_rng(0)

@@ -11,22 +11,17 @@ import numpy as np
 import pytest
 import torch
 
+from unseen.callbacks.base import Listener
 from unseen.data import DataSet
 from unseen.data.transforms import Normalise
-from unseen.engine import (
-    Checkpoint,
-    Experiment,
-    Listener,
-    LocalEngine,
-    Records,
-    Rounds,
-    RunFolder,
-    Schedule,
-    StateStore,
-)
+from unseen.engine import Experiment, LocalEngine, Rounds, Schedule
 from unseen.federation import PartitionPlan, SplitFractions, make_federation
 from unseen.methods import make_method
 from unseen.models import ModelFacts, build_model
+from unseen.runs.checkpoint import Checkpoint
+from unseen.runs.client_state import StateStore
+from unseen.runs.folder import RunFolder
+from unseen.runs.records import Records
 from unseen.training import Preparation, TrainingPlan
 
 CLASSES = 3

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from unseen.api import RunResult, from_arrays, load_model, train
+    from unseen.runner.api import RunResult, from_arrays, load_model, train
 
 __all__ = ["RunResult", "__version__", "from_arrays", "load_model", "train"]
 
@@ -20,7 +20,7 @@ __all__ = ["RunResult", "__version__", "from_arrays", "load_model", "train"]
 def __getattr__(name: str) -> Any:
     """Load the public calls on first use, so that `import unseen` and `unseen --help` are instant."""
     if name in __all__:
-        from unseen import api
+        from unseen.runner import api
 
         return getattr(api, name)
     raise AttributeError(f"module 'unseen' has no attribute {name!r}")

@@ -16,7 +16,7 @@ from typing import Any
 from unseen.data.dataset import Task
 from unseen.data.sources import released_split
 from unseen.errors import UnseenError, UsageError, unknown_name
-from unseen.files import write_text
+from unseen.fileio import write_text
 
 WHERE = ("data_root", "device", "workers", "threads", "engine")
 """Fields that say where a run happens, not what it is."""

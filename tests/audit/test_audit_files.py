@@ -16,7 +16,7 @@ from unseen.audit.words import headline
 from unseen.cli.audit import parse_protection
 from unseen.config import RunConfig
 from unseen.errors import UsageError
-from unseen.run import run
+from unseen.runner.run import run
 
 QUICK = Effort(iterations=60, restarts=1)
 

@@ -16,7 +16,7 @@ from unseen.audit.reading import read_message, read_state
 from unseen.audit.views import views
 from unseen.engine import Experiment
 from unseen.privacy import keys, make_protection
-from unseen.randomness import torch_generator
+from unseen.seeding import torch_generator
 
 EFFORT = Effort(iterations=200, restarts=1)
 CLIENT = "a"

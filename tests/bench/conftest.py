@@ -12,7 +12,7 @@ from unseen.bench.folder import BenchFolder
 from unseen.bench.grid import Grid
 from unseen.bench.results import JobResult
 from unseen.bench.runner import Outcome, run_bench
-from unseen.randomness import numpy_generator
+from unseen.seeding import numpy_generator
 
 DOMAINS = ("0", "15", "30", "45", "60", "75")
 QUICK = {"data": "rotated-digits", "rounds": 2, "batches_per_epoch": 2, "lr": 0.05}

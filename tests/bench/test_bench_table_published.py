@@ -6,9 +6,9 @@ import pytest
 
 from unseen.bench.beside import printed_sheet, rows_beside
 from unseen.bench.overview import make_overview
+from unseen.bench.papers.published import list_published, load_published
 from unseen.bench.report import write_outputs
 from unseen.bench.study import studies
-from unseen.published import list_published, load_published
 
 ANGLES = ("0", "15", "30", "45", "60", "75")
 

@@ -12,8 +12,8 @@ from unseen.bench.plan import make_plan
 from unseen.bench.results import collect_results
 from unseen.bench.search import choose_trial, trial_job, trial_options
 from unseen.errors import UsageError
+from unseen.hparams import describe_settings, search_ranges
 from unseen.methods import METHODS
-from unseen.methods.settings import describe_settings, search_ranges
 
 CELL = ("fedavg", "75", "")
 

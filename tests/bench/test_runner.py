@@ -16,10 +16,10 @@ from unseen.bench.pool import Watcher
 from unseen.bench.results import load_results, read_results, write_results
 from unseen.bench.runner import bench_state, run_bench
 from unseen.config import RunConfig
-from unseen.engine import RunFolder
 from unseen.errors import UnseenError
 from unseen.report import write_report
-from unseen.run import run
+from unseen.runner.run import run
+from unseen.runs.folder import RunFolder
 
 
 class Witness(Watcher):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unseen.config import RunConfig
-from unseen.run import run
+from unseen.runner.run import run
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from unseen.engine import RunFolder
 from unseen.errors import UnseenError
+from unseen.runs.folder import RunFolder
 
 GRID = """
 hold_out = ["west"]

@@ -13,7 +13,7 @@ from rich.console import Console
 from unseen.cli import waiting
 from unseen.config import RunConfig
 from unseen.data import DataRequest, load_data
-from unseen.run import run
+from unseen.runner.run import run
 from unseen.serving import load_model, predict
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from unseen.data import DataRequest, DataSet
 from unseen.data.folders import load_folder
-from unseen.files import cache_folder
+from unseen.fileio import cache_folder
 
 
 class Loader:

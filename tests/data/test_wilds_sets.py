@@ -17,7 +17,7 @@ from unseen.config import RunConfig
 from unseen.data import SOURCES, DataRequest, DataSet, list_sources, load_data
 from unseen.data.povertymap import DOMAINS, TEST_COUNTRIES, TRAINING_COUNTRIES, VALIDATION_COUNTRIES
 from unseen.errors import UnseenError, UsageError
-from unseen.run_place import default_folder
+from unseen.runs.folder import default_folder
 from unseen.serving import export_model, load_model
 from unseen.serving.predict import predict_folder
 

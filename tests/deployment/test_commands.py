@@ -23,9 +23,10 @@ from unseen.deploy.processes import Process, end, free_port, start_supernode
 from unseen.deploy.superlink import CoordinatorHome
 from unseen.deploy.supernode import open_site, reason_unreachable
 from unseen.deploy.warm import fill_folder
-from unseen.engine import Checkpoint, RunFolder
 from unseen.errors import UnseenError
-from unseen.run import run
+from unseen.runner.run import run
+from unseen.runs.checkpoint import Checkpoint
+from unseen.runs.folder import RunFolder
 
 pytestmark = pytest.mark.deployment
 

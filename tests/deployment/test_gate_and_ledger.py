@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tiny_sites import LoopbackGrid, tiny_job
 
+from unseen.callbacks.base import Listener
 from unseen.deploy import coordinator
 from unseen.deploy.coordinator import Terms, coordinate
 from unseen.deploy.gate import Gate
 from unseen.deploy.ledger import Ledger, write_down
 from unseen.deploy.wording import told
-from unseen.engine import Listener
 
 
 def status_of(path: str, *, client: Any, server: str = "10.0.0.1") -> int:

@@ -11,14 +11,17 @@ import pytest
 import torch
 from tiny_sites import QUICK, LoopbackGrid, tiny_job
 
+from unseen.callbacks.base import Listener
 from unseen.config import RunConfig
 from unseen.deploy import census, coordinator
 from unseen.deploy.coordinator import Terms, coordinate
-from unseen.engine import Checkpoint, Listener, Record, RunFolder, read_records
-from unseen.engine.flower.parcel import Parcel
+from unseen.deploy.flower.message import Parcel
 from unseen.errors import UnseenError, UsageError
 from unseen.methods import METHODS
-from unseen.run import RunResult, run
+from unseen.runner.run import RunResult, run
+from unseen.runs.checkpoint import Checkpoint
+from unseen.runs.folder import RunFolder
+from unseen.runs.records import Record, read_records
 
 NOT_POOLED = sorted(name for name in METHODS if METHODS[name].topology != "pooled")
 

@@ -10,13 +10,16 @@ import pytest
 import torch
 from tiny_sites import tiny_job
 
+from unseen.callbacks.base import Listener
 from unseen.config import RunConfig
 from unseen.deploy.coordinator import Terms
 from unseen.deploy.one_machine import FederationHere
 from unseen.deploy.submit import run_on_flower
-from unseen.engine import Checkpoint, Listener, Record, RunFolder, read_records
 from unseen.errors import UnseenError
-from unseen.run import run
+from unseen.runner.run import run
+from unseen.runs.checkpoint import Checkpoint
+from unseen.runs.folder import RunFolder
+from unseen.runs.records import Record, read_records
 
 pytestmark = pytest.mark.deployment
 TERMS = Terms(deadline=1200.0)

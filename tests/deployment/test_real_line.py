@@ -18,7 +18,9 @@ from tiny_sites import tiny_job
 from unseen.deploy.coordinator import Terms
 from unseen.deploy.one_machine import FederationHere
 from unseen.deploy.submit import run_on_flower
-from unseen.engine import Checkpoint, RunFolder, read_records
+from unseen.runs.checkpoint import Checkpoint
+from unseen.runs.folder import RunFolder
+from unseen.runs.records import read_records
 
 pytestmark = pytest.mark.deployment
 PIECE = 64

@@ -12,8 +12,9 @@ from tiny_sites import QUICK, SITES, tiny_job
 from unseen.deploy.coordinator import Terms
 from unseen.deploy.one_machine import FederationHere
 from unseen.deploy.submit import run_on_flower
-from unseen.engine import Checkpoint, RunFolder
-from unseen.run import RunResult, run
+from unseen.runner.run import RunResult, run
+from unseen.runs.checkpoint import Checkpoint
+from unseen.runs.folder import RunFolder
 
 pytestmark = pytest.mark.deployment
 METHODS = ("fedavg", "csac", "ppdg", "fedadg", "mdfl")

@@ -12,8 +12,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from PIL import Image
 
 from unseen.config import RunConfig
+from unseen.deploy.flower.message import Parcel, from_record, to_record
 from unseen.deploy.site import Site
-from unseen.engine.flower.parcel import Parcel, from_record, to_record
 
 SITES = ("a", "b", "c", "held")
 QUICK: dict[str, dict[str, Any]] = {"csac": {"acquisition_epochs": 2}}

@@ -10,9 +10,12 @@ import sys
 import pytest
 import torch
 
-from unseen.engine import Checkpoint, Records, RunFolder, StateStore, read_records
 from unseen.errors import UnseenError, UsageError
-from unseen.files import write_text
+from unseen.fileio import write_text
+from unseen.runs.checkpoint import Checkpoint
+from unseen.runs.client_state import StateStore
+from unseen.runs.folder import RunFolder
+from unseen.runs.records import Records, read_records
 
 
 def test_records_survive_a_torn_line(tmp_path):
@@ -83,7 +86,7 @@ def test_a_full_disk_keeps_the_old_file_and_names_the_new_one(tmp_path):
     write_text(target, "old")
     code = (
         "import resource, signal, sys, pathlib\n"
-        "from unseen.files import write_text\n"
+        "from unseen.fileio import write_text\n"
         "from unseen.errors import UnseenError\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n"

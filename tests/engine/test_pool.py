@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from unseen.engine import LocalEngine, RoundStart, StateStore
-from unseen.engine.choose import Hands, choose_hands, spare_process
-from unseen.engine.pool import WorkerEngine
-from unseen.engine.sharing import MappedArray, Scratch
-from unseen.engine.worker import TrainTask
+from unseen.engine import LocalEngine, RoundStart
+from unseen.engine.resources import Hands, choose_hands, spare_process
+from unseen.engine.workers.pool import WorkerEngine
+from unseen.engine.workers.shared_memory import MappedArray, Scratch
+from unseen.engine.workers.worker import TrainTask
 from unseen.errors import UnseenError
+from unseen.runs.client_state import StateStore
 
 
 @pytest.fixture
@@ -142,7 +143,7 @@ def test_scratch_goes_to_disk_when_memory_is_short():
     ],
 )
 def test_hands_are_chosen_by_work_and_cores(given, expected, monkeypatch):
-    monkeypatch.setattr("unseen.engine.choose.available_cores", lambda: 4)
+    monkeypatch.setattr("unseen.engine.resources.available_cores", lambda: 4)
     standard = {
         "workers": None,
         "threads": None,
@@ -167,7 +168,7 @@ def test_hands_are_chosen_by_work_and_cores(given, expected, monkeypatch):
     ],
 )
 def test_a_spare_process_fills_cores_that_would_idle(workers, threads, clients, expected, monkeypatch):
-    monkeypatch.setattr("unseen.engine.choose.available_cores", lambda: 4)
+    monkeypatch.setattr("unseen.engine.resources.available_cores", lambda: 4)
     assert spare_process(Hands(workers, threads), clients=clients) == expected
 
 

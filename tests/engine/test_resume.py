@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from unseen.config import RunConfig
-from unseen.engine import RunFolder
-from unseen.engine.checkpoint import Checkpoint
 from unseen.errors import UsageError
-from unseen.run import run
-from unseen.run_place import resume_config
+from unseen.runner.run import run
+from unseen.runs.checkpoint import Checkpoint
+from unseen.runs.folder import RunFolder, resume_config
 
 QUICK = {"data": "rotated-digits", "hold_out": "75", "rounds": 1, "batches_per_epoch": 1, "workers": 1}
 

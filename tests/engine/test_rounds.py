@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from unseen.engine import Listener
+from unseen.callbacks.base import Listener
 from unseen.engine.exchange import Exchange
 from unseen.methods.fedavg import FedAvg
 from unseen.training import DivergedError

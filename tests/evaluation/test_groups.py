@@ -19,7 +19,7 @@ from unseen.config import LATER, PROTECTION, WHERE, RunConfig
 from unseen.data import DataSet
 from unseen.errors import UsageError
 from unseen.evaluation import GroupedTally, group_metrics, group_scores, make_tally, select
-from unseen.outcome import make_result
+from unseen.runner.finalize import make_result
 
 NAMES = ("town", "country", "sea")
 

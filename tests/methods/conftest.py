@@ -10,9 +10,10 @@ import pytest
 from torch import nn
 
 from unseen.data import DataSet
-from unseen.engine import Experiment, Records
+from unseen.engine import Experiment
 from unseen.models.network import StagedNetwork
-from unseen.randomness import global_torch_seed
+from unseen.runs.records import Records
+from unseen.seeding import global_torch_seed
 
 
 @pytest.fixture

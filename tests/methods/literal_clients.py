@@ -16,7 +16,7 @@ from torch.nn import functional
 from unseen.data import Samples
 from unseen.engine import Experiment
 from unseen.models import Layout
-from unseen.randomness import torch_generator
+from unseen.seeding import torch_generator
 from unseen.training import batch_positions
 
 State = dict[str, Tensor]

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from unseen.data import Samples
-from unseen.engine import LocalEngine, StateStore
+from unseen.engine import LocalEngine
 from unseen.engine.experiment import RoundStart
 from unseen.errors import UsageError
 from unseen.federation import PartitionPlan
@@ -19,7 +19,8 @@ from unseen.methods import METHODS, make_method
 from unseen.methods._copa_heads import FrozenHeads, HeadEnsemble, ensemble_of, head_places
 from unseen.methods.copa import COUNTS
 from unseen.models import FlatState
-from unseen.randomness import torch_generator
+from unseen.runs.client_state import StateStore
+from unseen.seeding import torch_generator
 from unseen.training import TrainingPlan, batch_positions
 
 PLAN = TrainingPlan(epochs=2, batch_size=4, lr=0.02, momentum=0.5, weight_decay=0.01)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from unseen.engine import LocalEngine, RoundStart, StateStore
-from unseen.engine.pool import WorkerEngine
+from unseen.engine import LocalEngine, RoundStart
+from unseen.engine.workers.pool import WorkerEngine
 from unseen.methods._feddg_bank import collect
+from unseen.runs.client_state import StateStore
 
 
 @pytest.mark.parametrize(("method", "settings"), [("copa", {}), ("feddg", {"window": 0.25})])

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from unseen.cli.main import main
 from unseen.config import RunConfig
 from unseen.data import DataRequest, load_data
-from unseen.run import run
+from unseen.runner.run import run
 from unseen.serving import export_model, load_model, onnx_graph
 
 

@@ -11,10 +11,12 @@ import torch
 from torch.nn import functional as F
 
 from unseen.data import Samples
-from unseen.engine import RunFolder, StateStore, Workspace
+from unseen.engine import Workspace
 from unseen.methods._csac_alignment import AlignmentLoss
 from unseen.methods.csac import LOCAL_MODEL, PROJECTIONS, frozen_partner, tap_shapes
 from unseen.models import FlatState
+from unseen.runs.client_state import StateStore
+from unseen.runs.folder import RunFolder
 from unseen.training import ClientWork, TrainingPlan
 
 STEP = TrainingPlan(epochs=1, batch_size=6, lr=0.1, momentum=0.0, batches_per_epoch=1)

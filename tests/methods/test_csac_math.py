@@ -15,8 +15,8 @@ from unseen.aggregation.divergence import divergence_weights
 from unseen.methods import make_method
 from unseen.methods._csac_projections import Projections, geometry
 from unseen.models import Entry, FlatState, Kind, Layout
-from unseen.training.attention import channel_similarity, over_local_layers, position_similarity
-from unseen.training.mmd import pairwise_mmd, pairwise_mse
+from unseen.training.losses.attention import channel_similarity, over_local_layers, position_similarity
+from unseen.training.losses.mmd import pairwise_mmd, pairwise_mse
 
 
 def literal_mmd(x, y):

@@ -9,9 +9,9 @@ from torch.nn import functional
 
 from unseen.data import Samples
 from unseen.models import FlatState, blocked_maps
-from unseen.randomness import torch_generator
+from unseen.seeding import torch_generator
 from unseen.training import TrainingPlan, batch_positions
-from unseen.training.optimisers import FlatSGD
+from unseen.training.optimizers import FlatSGD
 
 PLAN = TrainingPlan(epochs=2, batch_size=4, lr=0.05, momentum=0.5)
 

@@ -17,7 +17,7 @@ from unseen.methods._fedadg_losses import discriminator_loss, extractor_loss, ge
 from unseen.methods._fedadg_parts import make_discriminator
 from unseen.models import FlatState
 from unseen.models.network import StagedNetwork
-from unseen.randomness import global_torch_seed, torch_generator
+from unseen.seeding import global_torch_seed, torch_generator
 from unseen.training import TrainingPlan, batch_positions
 
 PLAN = TrainingPlan(epochs=3, batch_size=4, lr=0.05, momentum=0.5, weight_decay=1e-3)

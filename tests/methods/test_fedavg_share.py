@@ -16,7 +16,7 @@ from unseen.engine.experiment import RoundStart
 from unseen.errors import UsageError
 from unseen.methods import METHODS, make_method
 from unseen.methods.fedavg_share import LABELS, SAMPLES, shared_by_others
-from unseen.randomness import torch_generator
+from unseen.seeding import torch_generator
 from unseen.training import TrainingPlan
 
 PLAN = TrainingPlan(epochs=2, batch_size=4, lr=0.05, momentum=0.0)

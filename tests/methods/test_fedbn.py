@@ -10,11 +10,12 @@ from literal_clients import assert_state, layout_of, mean_state, start_of, visit
 from torch import nn
 
 from unseen.aggregation import ServerWork, Updates
-from unseen.engine import RunFolder, StateStore
 from unseen.engine.experiment import RoundStart, Workspace
 from unseen.methods import make_method
 from unseen.methods.fedbn import KEPT, NOTHING_TO_KEEP, batch_norm_positions
 from unseen.models import FlatState, Layout
+from unseen.runs.client_state import StateStore
+from unseen.runs.folder import RunFolder
 from unseen.training import TrainingPlan
 
 BATCH_NORM = "stages.conv.1."

@@ -14,7 +14,7 @@ from unseen.engine import RoundStart, Workspace
 from unseen.errors import UsageError
 from unseen.methods import make_method
 from unseen.models import FlatState
-from unseen.randomness import torch_generator
+from unseen.seeding import torch_generator
 from unseen.training import TrainingPlan, batch_positions
 
 PLAN = TrainingPlan(epochs=3, batch_size=4, lr=0.05, momentum=0.5, weight_decay=1e-2)

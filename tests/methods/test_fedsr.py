@@ -10,12 +10,14 @@ from torch import distributions
 from torch.nn import functional as F
 
 from unseen.data import Samples
-from unseen.engine import RoundStart, RunFolder, StateStore, Workspace
+from unseen.engine import RoundStart, Workspace
 from unseen.errors import UsageError
 from unseen.methods import make_method
 from unseen.methods._fedsr_parts import ClassReference, gaussian_divergence, representation_length
 from unseen.models import FlatState
-from unseen.randomness import torch_generator
+from unseen.runs.client_state import StateStore
+from unseen.runs.folder import RunFolder
+from unseen.seeding import torch_generator
 from unseen.training import TrainingPlan, batch_positions
 
 PLAN = TrainingPlan(epochs=2, batch_size=4, lr=0.02, momentum=0.5)

@@ -20,7 +20,7 @@ from unseen.methods import METHODS, make_method
 from unseen.methods._mdfl_statistics import COUNTS, SUMS, at_most_of_each
 from unseen.methods._mdfl_table import MEANS, merge_statistics, renew_table, transferability
 from unseen.models import FlatState
-from unseen.randomness import torch_generator
+from unseen.seeding import torch_generator
 from unseen.training import TrainingPlan, batch_positions
 
 DIRICHLET = PartitionPlan(kind="dirichlet", clients_per_domain=2, alpha=0.5)

@@ -12,14 +12,16 @@ from torch import nn
 from torch.nn import functional as F
 
 from unseen.data import Samples
-from unseen.engine import RoundStart, RunFolder, StateStore, Workspace
+from unseen.engine import RoundStart, Workspace
 from unseen.errors import UsageError
 from unseen.methods import make_method
 from unseen.methods._extended_network import ExtendedNetwork
 from unseen.methods._frozen import frozen_copy
 from unseen.methods.moon import PREVIOUS_MODEL, contrastive_loss
 from unseen.models import FlatState, Kind
-from unseen.randomness import torch_generator
+from unseen.runs.client_state import StateStore
+from unseen.runs.folder import RunFolder
+from unseen.seeding import torch_generator
 from unseen.training import TrainingPlan, batch_positions
 
 PLAN = TrainingPlan(epochs=2, batch_size=4, lr=0.05, momentum=0.0)

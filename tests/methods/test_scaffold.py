@@ -17,13 +17,14 @@ from literal_clients import (
     visit,
 )
 
-from unseen.engine import RunFolder, StateStore
 from unseen.engine.experiment import RoundStart, Workspace
 from unseen.errors import UsageError
 from unseen.federation import PartitionPlan
 from unseen.methods import make_method
 from unseen.methods.scaffold import CHANGE, CONTROL
 from unseen.models import Kind
+from unseen.runs.client_state import StateStore
+from unseen.runs.folder import RunFolder
 from unseen.training import TrainingPlan
 
 PLAIN = TrainingPlan(epochs=2, batch_size=4, lr=0.05, momentum=0.0)

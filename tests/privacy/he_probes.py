@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 
-from unseen.ciphers.ckks import KeyHolder
+from unseen.privacy.he.ckks import KeyHolder
 
 
 def contexts_here(server):

@@ -11,12 +11,13 @@ import torch
 from scipy import stats
 from torch import nn
 
-from unseen.engine import Checkpoint, Records
 from unseen.errors import UsageError
 from unseen.methods import METHODS, make_method
 from unseen.models import Layout
 from unseen.privacy import MethodFacts, PlannedRun, Received, ServerSide, make_protection
 from unseen.privacy.dp_clients import WITHIN, DPClients
+from unseen.runs.checkpoint import Checkpoint
+from unseen.runs.records import Records
 from unseen.training import TrainingPlan, Update
 
 FACTS = MethodFacts("fedavg")

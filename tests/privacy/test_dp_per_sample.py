@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from unseen.data import Batch
 from unseen.models import FlatState, ModelFacts, build_model
-from unseen.training.per_sample import clipped_gradient_sum, gradients_of_samples
+from unseen.training.per_sample_grads import clipped_gradient_sum, gradients_of_samples
 
 IMAGES = ModelFacts((3, 16, 16), 4)
 
@@ -87,7 +87,7 @@ def test_samples_in_parts_empty_batches_and_gradients_that_are_not_finite(monkey
     loss = loss_of(flat.module)
     clipped_gradient_sum(flat, loss, batch, bound=0.3)
     whole = flat.gradient.clone()
-    monkeypatch.setattr("unseen.training.per_sample._NUMBERS_AT_ONCE", 20)
+    monkeypatch.setattr("unseen.training.per_sample_grads._NUMBERS_AT_ONCE", 20)
     clipped_gradient_sum(flat, loss, batch, bound=0.3)
     torch.testing.assert_close(flat.gradient, whole)
     assert float(clipped_gradient_sum(flat, loss, Batch(*(part[:0] for part in batch)), bound=0.3)) == 0

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 
 import unseen
 from unseen.errors import UsageError
-from unseen.run import run
-from unseen.run_place import resume_config
+from unseen.runner.run import run
+from unseen.runs.folder import resume_config
 
 OPTIONS = {"rounds": 1, "batches_per_epoch": 2, "batch_size": 4, "hold_out": "held"}
 PROTECTIONS = {

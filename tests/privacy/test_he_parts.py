@@ -10,8 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unseen.ciphers.ckks import SLOTS, KeyHolder
-from unseen.ciphers.encrypted_server import EncryptedServer, counted
 from unseen.errors import UnseenError
 from unseen.privacy import ClientSide, make_protection
 from unseen.privacy.asking import number_of_parts, to_parts, to_tensor
@@ -19,6 +17,8 @@ from unseen.privacy.chunks import FILLED, from_rows, magnitude_of, rows_needed, 
 from unseen.privacy.encrypted_gram import gram_matrix
 from unseen.privacy.encrypted_sum import factors
 from unseen.privacy.encryption_cost import calibrate, describe, estimate
+from unseen.privacy.he.ckks import SLOTS, KeyHolder
+from unseen.privacy.he.encrypted_server import EncryptedServer, counted
 from unseen.privacy.key_delivery import (
     CONTEXT,
     GIVE,

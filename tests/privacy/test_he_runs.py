@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import unseen
+from unseen.callbacks.base import Listener
 from unseen.config import RunConfig
-from unseen.engine import Listener
 from unseen.errors import UnseenError, UsageError
 from unseen.methods import METHODS, make_method
 from unseen.models import Kind, Layout
@@ -19,7 +19,7 @@ from unseen.models.network import StagedNetwork
 from unseen.privacy import make_protection
 from unseen.privacy.chunks import FILLED
 from unseen.privacy.encrypted_update import CIPHERTEXTS, MAGNITUDES
-from unseen.setup import prepare_run
+from unseen.runner.prepare import prepare_run
 from unseen.training import TrainingPlan
 
 PROTECTION = make_protection("encrypted")
@@ -139,7 +139,7 @@ def test_batch_norm_is_averaged_and_not_operated_on(make_experiment, go):
 def test_who_joins_later_gets_the_key_and_a_resumed_run_keeps_it(make_experiment, go, monkeypatch):
     drawn = iter([[0, 1], [1, 2], [0, 2], [0, 1, 2]])
     monkeypatch.setattr(
-        "unseen.engine.rounds.participants", lambda *_, **__: torch.tensor(next(drawn)).numpy()
+        "unseen.engine.round_loop.participants", lambda *_, **__: torch.tensor(next(drawn)).numpy()
     )
     go(protected(make_experiment(model="lenet-1")), "parts", rounds=2)
     checkpoint, records = go(protected(make_experiment(model="lenet-1")), "parts", rounds=4)
@@ -186,7 +186,7 @@ def test_a_client_without_the_key_withholds_its_update(make_experiment, go, monk
 
 def test_another_key_spoils_no_run_unseen(make_experiment, go, monkeypatch):
     """A client that encrypts with a key of its own: nobody can decrypt the sum, and the run says so."""
-    from unseen.ciphers.ckks import KeyHolder
+    from unseen.privacy.he.ckks import KeyHolder
     from unseen.privacy.key_delivery import KeyRing
 
     own, holder = KeyHolder.make(products=False), KeyRing.holder

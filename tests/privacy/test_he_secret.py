@@ -14,11 +14,11 @@ from he_probes import break_down, contexts_here, leave_a_key
 from safetensors.torch import load_file
 
 import unseen
-from unseen.ciphers.ckks import KeyHolder
-from unseen.ciphers.encrypted_server import EncryptedServer
-from unseen.ciphers.server_process import ServerProcess
 from unseen.errors import UnseenError
 from unseen.privacy import make_protection
+from unseen.privacy.he.ckks import KeyHolder
+from unseen.privacy.he.encrypted_server import EncryptedServer
+from unseen.privacy.he.server_process import ServerProcess
 
 
 @pytest.mark.parametrize("method", ["ppdg", "fedavg"])

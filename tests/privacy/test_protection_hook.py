@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from unseen.errors import UnseenError, UsageError
+from unseen.hparams import Settings
 from unseen.methods import METHODS, make_method
 from unseen.privacy import PROTECTIONS, Protection, make_protection
-from unseen.settings import Settings
 
 
 class Halving(Protection[Settings]):

@@ -9,7 +9,7 @@ import pytest
 import unseen
 from unseen.privacy import Leaving, Left, by_sender, totals
 from unseen.report.departures import departures_section
-from unseen.report.runs import read_run
+from unseen.runs.reader import read_run
 
 OPTIONS = {"hold_out": "75", "rounds": 2, "batches_per_epoch": 2, "workers": 1}
 

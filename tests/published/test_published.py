@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from unseen.bench.papers.published import list_published, load_published, published_papers
 from unseen.errors import UsageError
 from unseen.methods import METHODS
 from unseen.models import list_models
-from unseen.published import list_published, load_published, published_papers
 
 TABLES = list_published()
 WRONG_AVERAGES = {

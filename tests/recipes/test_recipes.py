@@ -10,11 +10,8 @@ import pytest
 from unseen.bench.figures import BENCH_FIGURES
 from unseen.bench.grid import jobs
 from unseen.bench.job import RELEASED
-from unseen.data import list_sources
-from unseen.errors import UnseenError, UsageError
-from unseen.models import list_models
-from unseen.published import load_published
-from unseen.recipes import (
+from unseen.bench.papers.published import load_published
+from unseen.bench.papers.recipes import (
     BUDGETS,
     Readiness,
     list_recipes,
@@ -23,11 +20,14 @@ from unseen.recipes import (
     samples_of,
     with_weights,
 )
-from unseen.recipes.budget import budgeted
-from unseen.recipes.ready import NO_WEIGHTS, pretrained, without_domains
-from unseen.recipes.sizes import SAMPLES
+from unseen.bench.papers.recipes.budget import budgeted
+from unseen.bench.papers.recipes.ready import NO_WEIGHTS, pretrained, without_domains
+from unseen.bench.papers.recipes.sizes import SAMPLES
+from unseen.data import list_sources
+from unseen.errors import UnseenError, UsageError
+from unseen.models import list_models
 from unseen.report.figures import FIGURES
-from unseen.setup import check_names
+from unseen.runner.prepare import check_names
 
 RECIPES = list_recipes()
 EXPERIMENTS = {

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from unseen.randomness import numpy_generator as generator
+from unseen.seeding import numpy_generator as generator
 
 NASTY = ["<script>alert(1)</script>", 'it\'s "quoted" & [0].x', "Zürich 東京 %d {0}", "a|b\\c"]
 

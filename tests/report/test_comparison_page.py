@@ -11,8 +11,9 @@ from urllib.parse import unquote
 import pytest
 
 from unseen.errors import UsageError
-from unseen.report import read_run, write_comparison, write_report
+from unseen.report import write_comparison, write_report
 from unseen.report.comparison import run_labels
+from unseen.runs.reader import read_run
 
 MakeRun = Callable[..., Path]
 

@@ -12,9 +12,10 @@ import pytest
 
 import unseen
 from unseen.errors import UnseenError, UsageError
-from unseen.features import embed, write_features
-from unseen.report import read_run, write_figures, write_report
+from unseen.report import write_figures, write_report
 from unseen.report.embedding import feature_maps
+from unseen.runner.features import embed, write_features
+from unseen.runs.reader import read_run
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 
 from unseen.config import RunConfig
 from unseen.methods import METHODS
-from unseen.report import read_run
 from unseen.report.figures import draw_figures
-from unseen.run import run
+from unseen.runner.run import run
+from unseen.runs.reader import read_run
 
 FIGURE_OF = {
     "layers": "layer-weights",

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from unseen.report import read_run, write_report
+from unseen.report import write_report
 from unseen.report.headline import plain_headline
+from unseen.runs.reader import read_run
 
 MakeRun = Callable[..., Path]
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from unseen.report import read_run, result_table, to_markdown
+from unseen.report import result_table, to_markdown
+from unseen.runs.reader import read_run
 
 MakeRun = Callable[..., Path]
 

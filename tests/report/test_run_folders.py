@@ -10,8 +10,7 @@ import pytest
 
 from unseen.errors import UnseenError, UsageError
 from unseen.evaluation import PRIMARY
-from unseen.report import read_run
-from unseen.report.wording import HEADLINE_METRIC
+from unseen.runs.reader import HEADLINE_METRIC, read_run
 
 MakeRun = Callable[..., Path]
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unseen.report import draw_figures, read_run
+from unseen.report import draw_figures
 from unseen.report.pictures import to_png, vega_lite
 from unseen.report.transferability import transferability_layout
+from unseen.runs.reader import read_run
 
 
 def distances(points: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from unseen.config import RunConfig
 from unseen.data import DataRequest, DataSet, load_data
-from unseen.run import run
+from unseen.runner.run import run
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ def test_local_training_equals_a_literal_loop(make_experiment):
     client = experiment.federation[0]
     samples = Samples(experiment.data, client.train)
     optimiser = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9)
-    from unseen.randomness import torch_generator
+    from unseen.seeding import torch_generator
 
     order = torch_generator(experiment.seed, "training: order", client.name, 1)
     losses, counts = [], []

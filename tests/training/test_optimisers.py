@@ -8,7 +8,7 @@ from torch import nn
 
 from unseen.models import FlatState
 from unseen.training import TrainingPlan
-from unseen.training.optimisers import make_optimiser
+from unseen.training.optimizers import make_optimiser
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from unseen.engine.experiment import Workspace
-from unseen.engine.worker import own_device
+from unseen.engine.workers.worker import own_device
 from unseen.errors import UnseenError, UsageError
 from unseen.training import check_precision, computing_in
 

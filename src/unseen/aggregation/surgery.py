@@ -13,7 +13,7 @@ from unseen.aggregation.gram import gram
 from unseen.aggregation.sums import combine_clients
 from unseen.aggregation.updates import ServerWork, Updates
 from unseen.models import Kind
-from unseen.randomness import torch_generator
+from unseen.seeding import torch_generator
 
 Reduction = Literal["mean", "sum"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unseen.aggregation.mean import weighted_mean
 from unseen.models import Layout
-from unseen.randomness import torch_generator
+from unseen.seeding import torch_generator
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from unseen.audit.observed import Observed
 from unseen.audit.views import View
 from unseen.data import Indices
 from unseen.engine import Experiment
-from unseen.randomness import numpy_generator, torch_generator
+from unseen.seeding import numpy_generator, torch_generator
 
 
 @dataclass(frozen=True)

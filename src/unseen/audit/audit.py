@@ -16,14 +16,16 @@ from unseen.audit.judged import Guess, average_picture, guesses, pixels
 from unseen.audit.membership import Membership, member_test
 from unseen.audit.observed import Observed, chosen_images, observe, single_step
 from unseen.audit.views import views
+from unseen.callbacks.base import Listener
 from unseen.config import RunConfig
 from unseen.data import DataSet, Indices
 from unseen.data.sources import Progress, no_progress
-from unseen.engine import Experiment, Listener, RunFolder
+from unseen.engine import Experiment
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.privacy import PROTECTIONS
+from unseen.runner.prepare import prepare_run
+from unseen.runs.folder import RunFolder
 from unseen.serving import load_model
-from unseen.setup import prepare_run
 
 At = Literal["start", "end"]
 

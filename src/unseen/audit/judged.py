@@ -13,7 +13,7 @@ from torch import Tensor
 from unseen.audit.similarity import paired, psnr, rank, ssim
 from unseen.data import DataSet, Indices, Samples
 from unseen.engine import Experiment
-from unseen.randomness import numpy_generator, torch_generator
+from unseen.seeding import numpy_generator, torch_generator
 
 CLOSER = 0.2
 """By how much a rebuilt picture's SSIM must exceed that of a guess without an update."""

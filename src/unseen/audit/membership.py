@@ -18,7 +18,7 @@ from unseen.data import Indices, Samples
 from unseen.engine import Experiment
 from unseen.evaluation import predict_batches
 from unseen.models import Network
-from unseen.randomness import numpy_generator
+from unseen.seeding import numpy_generator
 
 Real = npt.NDArray[np.float64]
 MOST = 5000

@@ -19,13 +19,14 @@ from torch import Tensor
 
 from unseen.aggregation import ServerWork
 from unseen.data import Indices
-from unseen.engine import Experiment, LocalEngine, RoundStart, StateStore
+from unseen.engine import Experiment, LocalEngine, RoundStart
 from unseen.engine.exchange import Exchange
 from unseen.errors import UnseenError, UsageError
 from unseen.federation import Federation, Split, participants
 from unseen.models import Layout, Network
 from unseen.privacy import Left, Received
-from unseen.randomness import numpy_generator
+from unseen.runs.client_state import StateStore
+from unseen.seeding import numpy_generator
 from unseen.training import TrainingPlan, Update
 
 ROUND = 1

@@ -13,7 +13,7 @@ from unseen.audit.attack import Attacked
 from unseen.audit.audit import Audit, Audited
 from unseen.audit.judged import Picture
 from unseen.audit.sheet import as_png, shown_pictures, write_sheet
-from unseen.files import write_json, write_text
+from unseen.fileio import write_json, write_text
 from unseen.report.markup import Markup, esc, join, section, table, tag
 from unseen.report.page import assemble, page_header
 

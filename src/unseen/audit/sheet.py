@@ -15,7 +15,7 @@ from unseen.audit.attack import Attacked
 from unseen.audit.audit import Audit
 from unseen.audit.judged import Picture
 from unseen.audit.words import of_kind
-from unseen.files import write_atomically
+from unseen.fileio import write_atomically
 
 SHOWN = 8
 """Pictures beside one another."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from unseen.bench.papers.published import Published, PublishedRow, load_published
 from unseen.bench.sheets import RULE_WORDS, Sheet, Text
 from unseen.bench.statistics import Estimate
 from unseen.bench.study import Study
 from unseen.bench.tables import Cell, PublishedRows, Row
-from unseen.published import Published, PublishedRow, load_published
 from unseen.report.wording import NOTHING
 
 METRICS = {"accuracy": "accuracy", "pearson": "pearson_r"}

@@ -15,9 +15,10 @@ from typing import Any, cast
 from unseen.bench.job import RELEASED, Job
 from unseen.config import TABLES, RunConfig
 from unseen.data import Task
-from unseen.engine import Record, RunFolder, read_records
 from unseen.errors import UnseenError
 from unseen.evaluation import PRIMARY
+from unseen.runs.folder import RunFolder
+from unseen.runs.records import Record, read_records
 
 
 @dataclass(frozen=True)

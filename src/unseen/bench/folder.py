@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from unseen.bench.job import Job
-from unseen.engine import RunFolder
 from unseen.errors import UsageError
-from unseen.files import locked, write_json
+from unseen.fileio import locked, write_json
+from unseen.runs.folder import RunFolder
 
 FAILURE = "failure.json"
 

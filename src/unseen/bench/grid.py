@@ -12,7 +12,7 @@ from typing import Any
 from unseen.bench.job import RELEASED, Job, job_config
 from unseen.config import WHERE, RunConfig
 from unseen.errors import UnseenError, UsageError, unknown_name
-from unseen.files import write_text
+from unseen.fileio import write_text
 
 ALL = "all"
 """In the place of a list of held-out domains: every domain in turn."""

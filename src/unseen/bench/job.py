@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from unseen.config import WHERE, RunConfig
+from unseen.hparams import Settings
 from unseen.methods import METHODS, make_method
 from unseen.privacy import PROTECTIONS, make_protection
-from unseen.settings import Settings
 
 RELEASED = "released"
 """In the place of a held-out domain: the domains that the data's release keeps for its test, all at once."""

@@ -12,9 +12,9 @@ from unseen.bench.finished import Finished, without_domain
 from unseen.bench.grid import Grid
 from unseen.bench.job import RELEASED, Job
 from unseen.data import Task
-from unseen.engine import Record
 from unseen.errors import UsageError
 from unseen.evaluation import PRIMARY, mean_metric, select
+from unseen.runs.records import Record
 
 
 def folds(grid: Grid, job: Job) -> list[Job]:

@@ -18,7 +18,7 @@ from unseen.bench.results import JobResult, read_results
 from unseen.bench.sheets import Sheet
 from unseen.bench.shown import Shown
 from unseen.errors import unknown_name
-from unseen.files import write_text
+from unseen.fileio import write_text
 from unseen.report.pictures import write_panels
 
 

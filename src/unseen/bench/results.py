@@ -20,10 +20,10 @@ from unseen.bench.grid import LEAVE_ONE_DOMAIN_OUT, Grid
 from unseen.bench.leave_out import choose_round
 from unseen.bench.plan import Entry, Plan, make_plan
 from unseen.config import BY_DOMAINS
-from unseen.engine import Record
 from unseen.errors import UnseenError
 from unseen.evaluation import group_metrics, mean_metric, select
-from unseen.files import write_text
+from unseen.fileio import write_text
+from unseen.runs.records import Record
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from unseen.bench.pool import Pool, Watcher, Where
 from unseen.bench.results import JobResult, collect_results, kept_line, kept_results
 from unseen.data import load_data
 from unseen.data.sources import Progress, no_progress
-from unseen.engine.choose import available_cores
 from unseen.engine.experiment import choose_device
+from unseen.engine.resources import available_cores
 from unseen.errors import UnseenError, UsageError
 from unseen.models import ModelFacts, build_model
-from unseen.setup import check_names, data_request
+from unseen.runner.prepare import check_names, data_request
 
 
 @dataclass(frozen=True)

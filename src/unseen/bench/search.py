@@ -18,10 +18,9 @@ from unseen.bench.grid import LEAVE_ONE_DOMAIN_OUT, Grid, cells
 from unseen.bench.job import Job
 from unseen.bench.leave_out import best_mean, folds
 from unseen.evaluation import mean_metric, select
+from unseen.hparams import LogUniform, Range, search_ranges
 from unseen.methods.base import METHODS
-from unseen.methods.ranges import LogUniform, Range
-from unseen.methods.settings import search_ranges
-from unseen.randomness import numpy_generator
+from unseen.seeding import numpy_generator
 
 COMMON_RANGES: dict[str, dict[str, Range]] = {
     "sgd": {"lr": LogUniform(0.001, 0.1), "weight_decay": LogUniform(1e-6, 1e-2)},

@@ -17,15 +17,17 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from threading import Thread
 
+from unseen.callbacks.base import Listener
 from unseen.config import RunConfig
 from unseen.data import DataRequest, DataSet, load_data
 from unseen.data.sources import no_progress
-from unseen.engine import Listener, Record, RunFolder
-from unseen.engine.allocator import keep_freed_memory
+from unseen.engine.resources import keep_freed_memory
 from unseen.errors import UnseenError
 from unseen.evaluation import PRIMARY, mean_metric
-from unseen.run import run
-from unseen.setup import data_request
+from unseen.runner.prepare import data_request
+from unseen.runner.run import run
+from unseen.runs.folder import RunFolder
+from unseen.runs.records import Record
 
 
 @dataclass(frozen=True)

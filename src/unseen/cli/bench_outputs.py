@@ -16,9 +16,9 @@ from unseen.bench.report import Outputs, write_outputs
 from unseen.bench.results import as_values, kept_results, write_results
 from unseen.bench.runner import Outcome
 from unseen.bench.search import search_report
-from unseen.engine import RunFolder
 from unseen.errors import UsageError
-from unseen.files import write_json
+from unseen.fileio import write_json
+from unseen.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def demo_command(
     from unseen.cli.progress import LiveProgress
     from unseen.config import RunConfig
     from unseen.report import result_table, write_comparison
-    from unseen.run import run
+    from unseen.runner.run import run
 
     console = messages()
     console.print("Five clients hold digits turned by 0 to 60 degrees; the model is judged on 75 degrees.")

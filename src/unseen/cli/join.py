@@ -43,7 +43,7 @@ def join_command(
     from unseen.deploy.environment import require_flower
     from unseen.deploy.invitation import Invitation
     from unseen.deploy.supernode import open_site, stay_connected
-    from unseen.files import locked
+    from unseen.fileio import locked
 
     require_flower()
     invited = Invitation.load(invitation)

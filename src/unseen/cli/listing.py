@@ -65,8 +65,8 @@ def protections(
 
         unseen list protections secure-sum
     """
+    from unseen.hparams import describe_settings
     from unseen.privacy import PROTECTIONS
-    from unseen.settings import describe_settings
 
     if name is not None:
         settings = describe_settings(PROTECTIONS[name].settings_type())

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from unseen.errors import UsageError
 
 if TYPE_CHECKING:
+    from unseen.callbacks.base import Listener
     from unseen.config import RunConfig
     from unseen.deploy.flwr_command import Coordinator
-    from unseen.engine import Listener
-    from unseen.run import RunResult
+    from unseen.runner.run import RunResult
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def run_somewhere(
     if config.engine != "flower":
         if place is not None and place.coordinator is not None:
             raise UsageError("--coordinator is for --engine flower; leave it out to run on this machine")
-        from unseen.run import run
+        from unseen.runner.run import run
 
         return run(config, out=out, resume=resume, listener=listener)
     if place is None or place.coordinator is None:

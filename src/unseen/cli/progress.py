@@ -8,9 +8,10 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from unseen.callbacks.base import Listener
 from unseen.data import Task
-from unseen.engine import Listener, Record
 from unseen.evaluation import PRIMARY, mean_metric
+from unseen.runs.records import Record
 
 
 class LiveProgress(Listener):

@@ -11,13 +11,13 @@ from unseen.cli.console import print_json, results
 
 if TYPE_CHECKING:
     from unseen.bench.grid import Grid
-    from unseen.recipes import Readiness, Recipe
+    from unseen.bench.papers.recipes import Readiness, Recipe
 
 
 def print_recipes(root: Path | None, *, as_json: bool) -> None:
     """List all recipes with what each lacks; what to do about it stands once below."""
+    from unseen.bench.papers.recipes import list_recipes, load_recipe, readiness
     from unseen.models.pretrained import weights_place
-    from unseen.recipes import list_recipes, load_recipe, readiness
 
     recipes = [load_recipe(name) for name in list_recipes()]
     found = {recipe.name: readiness(recipe.grid("small"), root) for recipe in recipes}
@@ -43,7 +43,7 @@ def print_recipes(root: Path | None, *, as_json: bool) -> None:
 
 def print_recipe(recipe: Recipe, grid: Grid, *, budget: str, root: Path | None, as_json: bool) -> None:
     """Say what a recipe would run: jobs, how many samples they train on, with what."""
-    from unseen.recipes import readiness
+    from unseen.bench.papers.recipes import readiness
 
     missing = readiness(grid, root)
     work = _work(grid)
@@ -85,7 +85,7 @@ def print_recipe(recipe: Recipe, grid: Grid, *, budget: str, root: Path | None, 
 
 def _work(grid: Grid) -> dict[str, tuple[int, int]]:
     """Label -> how many jobs, and how many samples one trains on, the mean over held-out domains."""
-    from unseen.recipes import samples_of
+    from unseen.bench.papers.recipes import samples_of
 
     jobs = len(grid.hold_out) * len(grid.seeds)
     return {

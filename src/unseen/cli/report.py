@@ -71,7 +71,7 @@ def _runs(
     from unseen.report import write_comparison, write_figures, write_report
 
     if features:
-        from unseen.features import write_features
+        from unseen.runner.features import write_features
 
         for run in runs:
             write_features(run)

@@ -52,7 +52,7 @@ def predict_command(  # noqa: PLR0917 (one parameter an option)
     from unseen.cli import predictions as form
     from unseen.cli.waiting import LateBar
     from unseen.engine import choose_device
-    from unseen.files import write_text
+    from unseen.fileio import write_text
     from unseen.serving import load_model, predict
 
     console = messages()

@@ -273,7 +273,7 @@ def run_and_report(
     from unseen.cli.progress import LiveProgress
     from unseen.config import RunConfig
     from unseen.report import result_table, write_figures
-    from unseen.run_place import default_folder, resume_config
+    from unseen.runs.folder import default_folder, resume_config
 
     given = with_job_file(given)
     if resume and out is not None and "data" not in given:

@@ -42,7 +42,7 @@ def up_command(
     from unseen.deploy.members import Members
     from unseen.deploy.processes import end
     from unseen.deploy.superlink import open_home, start_coordinator
-    from unseen.files import locked
+    from unseen.fileio import locked
 
     console = messages()
 

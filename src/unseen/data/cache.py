@@ -24,7 +24,7 @@ from unseen.data.decode import RGB, ImageForm, UnreadableImageError, in_parallel
 from unseen.data.scan import ImageFile
 from unseen.data.sources import Progress, no_progress
 from unseen.errors import UnseenError
-from unseen.files import cache_folder, write_atomically, write_text
+from unseen.fileio import cache_folder, write_atomically, write_text
 
 _LEFTOVER_SECONDS = 24 * 3600
 Array = npt.NDArray[Any]

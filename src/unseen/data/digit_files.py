@@ -17,7 +17,7 @@ import numpy.typing as npt
 from unseen.data.fetch import RemoteFile
 from unseen.data.obtain import Download
 from unseen.errors import UnseenError
-from unseen.files import write_atomically
+from unseen.fileio import write_atomically
 
 _MNIST = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/")
 _USPS = ("https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/",)

@@ -20,7 +20,7 @@ from unseen.data.pixels import resize_images, rotate_images
 from unseen.data.roots import data_root
 from unseen.data.sources import SOURCES, DataRequest, Source
 from unseen.errors import UnseenError
-from unseen.randomness import numpy_generator
+from unseen.seeding import numpy_generator
 
 ANGLES = (0, 15, 30, 45, 60, 75)
 _PER_CLASS = 100

@@ -10,7 +10,7 @@ from unseen import __version__
 from unseen.config import RunConfig
 from unseen.deploy.coordinator import Terms
 from unseen.deploy.job import config_values
-from unseen.files import write_text
+from unseen.fileio import write_text
 
 MODULE = "unseen_job"
 PYPROJECT = """\

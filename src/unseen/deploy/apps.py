@@ -51,9 +51,9 @@ def coordinate_job(grid: Grid, context: Context) -> None:
 
 
 def _answer(message: Message, context: Context) -> Message:
+    from unseen.deploy.flower.message import from_record, to_record
     from unseen.deploy.ledger import write_down
     from unseen.deploy.site import Site
-    from unseen.engine.flower.parcel import from_record, to_record
 
     leave_with_parent()
     node = context.node_config

@@ -17,9 +17,9 @@ import numpy as np
 
 from unseen.data import DataSet, Task
 from unseen.data.site import SiteSamples
-from unseen.engine import Record
 from unseen.errors import UnseenError
 from unseen.privacy import Leaving, Left
+from unseen.runs.records import Record
 
 NAMES = "names of the site and of its classes"
 SHAPE = "shape of a sample, fingerprint of the data"

@@ -9,19 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unseen.callbacks.base import Listener
 from unseen.config import RunConfig
 from unseen.deploy.census import Census, SiteFacts, data_name, stand_in, told
+from unseen.deploy.flower.engine import FlowerEngine
+from unseen.deploy.flower.message import Parcel
+from unseen.deploy.flower.sites import Sites
 from unseen.deploy.job import Job, config_values, for_sites
-from unseen.engine import Listener, RunFolder, StateStore
-from unseen.engine.flower.engine import FlowerEngine
-from unseen.engine.flower.parcel import Parcel
-from unseen.engine.flower.sites import Sites
 from unseen.errors import UnseenError, UsageError
 from unseen.federation import require_separable
-from unseen.files import write_json
+from unseen.fileio import write_json
 from unseen.methods import make_method
-from unseen.run import RunResult, run
-from unseen.setup import Setup, partition_plan
+from unseen.runner.prepare import Setup, partition_plan
+from unseen.runner.run import RunResult, run
+from unseen.runs.client_state import StateStore
+from unseen.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid

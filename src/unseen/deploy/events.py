@@ -10,8 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from unseen.engine import Listener, Record
+from unseen.callbacks.base import Listener
 from unseen.errors import UnseenError, UsageError
+from unseen.runs.records import Record
 
 FIRST_SIGN_SECONDS = 300.0
 POLL_SECONDS = 0.2

@@ -12,7 +12,7 @@ from typing import Any
 
 from unseen.deploy.environment import flower_environment, flower_program
 from unseen.errors import UnseenError
-from unseen.files import write_text
+from unseen.fileio import write_text
 
 CONNECTION = "unseen"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unseen.errors import UsageError
-from unseen.files import write_text
+from unseen.fileio import write_text
 
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 SUFFIX = ".invitation"

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from unseen.config import RunConfig
-from unseen.setup import Setup
+from unseen.runner.prepare import Setup
 
 
 @dataclass(frozen=True)

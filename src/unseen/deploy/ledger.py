@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unseen.engine.flower.parcel import Parcel
+    from unseen.deploy.flower.message import Parcel
 
 LEDGER = "sent.jsonl"
 FACTS = {

@@ -15,7 +15,7 @@ from typing import Any
 from unseen.deploy.flwr_command import Coordinator, flwr_json
 from unseen.deploy.keys import fingerprint
 from unseen.errors import UsageError
-from unseen.files import write_json, write_text
+from unseen.fileio import write_json, write_text
 
 
 @dataclass(frozen=True)

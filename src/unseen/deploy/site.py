@@ -13,18 +13,18 @@ import torch
 from unseen.config import RunConfig
 from unseen.data.site import SiteSamples, load_site
 from unseen.deploy.census import SiteFacts
+from unseen.deploy.flower.message import Parcel, as_arrays, as_tensor, narrowed
+from unseen.deploy.flower.tallies import pack_tallies
 from unseen.deploy.job import Job
-from unseen.engine import Experiment, RoundStart, StateStore, Workspace
-from unseen.engine.allocator import keep_freed_memory
+from unseen.engine import Experiment, RoundStart, Workspace
 from unseen.engine.experiment import EvaluationSet
-from unseen.engine.flower.parcel import Parcel, as_arrays, as_tensor, narrowed
-from unseen.engine.flower.tallies import pack_tallies
-from unseen.engine.records import plain
-from unseen.engine.states import protection_key
+from unseen.engine.resources import keep_freed_memory
 from unseen.errors import UnseenError, UsageError
 from unseen.federation import SplitFractions, site_federation
 from unseen.methods import make_method
-from unseen.setup import data_request, make_experiment, partition_plan
+from unseen.runner.prepare import data_request, make_experiment, partition_plan
+from unseen.runs.client_state import StateStore, protection_key
+from unseen.runs.records import plain
 from unseen.training import Update, reason_to_reject
 
 log = logging.getLogger("unseen.site")

@@ -7,14 +7,15 @@ import re
 import tempfile
 from pathlib import Path
 
+from unseen.callbacks.base import Listener
 from unseen.config import RunConfig
 from unseen.deploy.app_folder import write_app
 from unseen.deploy.coordinator import Terms
 from unseen.deploy.environment import require_flower
 from unseen.deploy.events import follow
 from unseen.deploy.flwr_command import Coordinator, flwr, unreachable
-from unseen.engine import Listener, RunFolder
-from unseen.run import RunResult
+from unseen.runner.run import RunResult
+from unseen.runs.folder import RunFolder
 
 
 def run_on_flower(

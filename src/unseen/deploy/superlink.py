@@ -18,7 +18,7 @@ from unseen.deploy.gate import require_closed
 from unseen.deploy.members import Members
 from unseen.deploy.processes import HERE, Certificates, end, start_superlink, wait_until_open
 from unseen.errors import UnseenError, UsageError
-from unseen.files import write_json
+from unseen.fileio import write_json
 
 EVERYWHERE = "0.0.0.0"
 DEFAULT_PORT = 9600

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from unseen.deploy.environment import flower_program
-from unseen.files import write_text
+from unseen.fileio import write_text
 
 PROGRAMS = ("flwr-clientapp", "flwr-serverapp")
 SOCKET = "requests"

@@ -9,9 +9,9 @@ from typing import Protocol
 from torch import Tensor
 
 from unseen.engine.experiment import EvaluationSet, RoundStart, Workspace
-from unseen.engine.records import Record
 from unseen.evaluation import Tally
 from unseen.privacy import Message
+from unseen.runs.records import Record
 from unseen.training import Update
 
 

@@ -31,7 +31,7 @@ from unseen.privacy import (
     require_declared,
     sealed_update,
 )
-from unseen.randomness import global_torch_seed
+from unseen.seeding import global_torch_seed
 from unseen.training import ClientWork, Preparation, TrainingPlan, Update, reason_to_reject
 
 EvaluationSet = tuple[str, str]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from unseen.errors import UsageError
 from unseen.federation.federation import Federation
-from unseen.randomness import numpy_generator
+from unseen.seeding import numpy_generator
 
 
 def participant_count(clients: int, fraction: float) -> int:

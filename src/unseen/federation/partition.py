@@ -14,7 +14,7 @@ from unseen.data.dataset import DataSet, Indices
 from unseen.errors import UsageError, unknown_name
 from unseen.federation.apportion import apportion
 from unseen.federation.split import Split
-from unseen.randomness import numpy_generator
+from unseen.seeding import numpy_generator
 
 Partition = Literal["domain", "iid", "dirichlet", "mixed"]
 PARTITIONS: tuple[Partition, ...] = get_args(Partition)

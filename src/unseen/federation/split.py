@@ -15,7 +15,7 @@ import numpy.typing as npt
 from unseen.data.dataset import DataSet
 from unseen.errors import UsageError
 from unseen.federation.apportion import apportion
-from unseen.randomness import numpy_generator
+from unseen.seeding import numpy_generator
 
 
 class Split(IntEnum):

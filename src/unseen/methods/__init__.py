@@ -6,8 +6,8 @@ Every module in this folder is imported here, so a new file with a registered me
 import importlib
 import pkgutil
 
+from unseen.hparams import Settings, describe_settings, setting
 from unseen.methods.base import METHODS, Method, Paper, make_method, register
-from unseen.methods.settings import Settings, describe_settings, setting
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

@@ -10,8 +10,8 @@ from torch import Tensor
 from unseen.methods._csac_projections import Projections, tapped_maps
 from unseen.methods._csac_settings import CSACSettings
 from unseen.models import Network, Output
-from unseen.training.attention import channel_similarity, over_local_layers, position_similarity
-from unseen.training.mmd import pairwise_mmd, pairwise_mse
+from unseen.training.losses.attention import channel_similarity, over_local_layers, position_similarity
+from unseen.training.losses.mmd import pairwise_mmd, pairwise_mse
 
 
 class AlignmentLoss:

@@ -8,8 +8,7 @@ from typing import Literal
 from unseen.aggregation import Grouping, Metric
 from unseen.aggregation.divergence import Strategy
 from unseen.errors import UsageError
-from unseen.methods.ranges import LogUniform, Uniform
-from unseen.methods.settings import Settings, setting
+from unseen.hparams import LogUniform, Settings, Uniform, setting
 
 Variant = Literal["paper", "as-released"]
 Alignment = Literal["cross-layer", "same-layer", "none"]

@@ -22,7 +22,7 @@ from unseen.methods._fedadg_parts import SharedParts, draw_fixed_reference
 from unseen.methods._fedadg_settings import FedADGSettings
 from unseen.models import FlatState, Kind
 from unseen.training import ClientWork, TrainingPlan
-from unseen.training.optimisers import make_optimiser
+from unseen.training.optimizers import make_optimiser
 
 
 class Part:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from unseen.errors import UsageError
-from unseen.methods.ranges import LogUniform, Uniform
-from unseen.methods.settings import Settings, setting
+from unseen.hparams import LogUniform, Settings, Uniform, setting
 from unseen.training import TrainingPlan
 
 _WARM_UP_SHARE = 0.3

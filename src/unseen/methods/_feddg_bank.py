@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from unseen.training import ClientWork
-from unseen.training.spectra import low_amplitudes
+from unseen.training.losses.fourier import low_amplitudes
 
 SPECTRA = "low-frequency amplitude spectra of images"
 _OF = SPECTRA + " of "

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from unseen.methods._extended_network import ExtendedNetwork
 from unseen.methods._fedsr_settings import Objective
 from unseen.models import Network
-from unseen.randomness import global_torch_seed
+from unseen.seeding import global_torch_seed
 
 _SMALLEST_DEVIATION = 1e-6
 """Added to every deviation, so that its logarithm stays finite."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from unseen.aggregation import WEIGHTING, Weighting
 from unseen.errors import UsageError
-from unseen.methods.settings import Settings, setting
+from unseen.hparams import Settings, setting
 
 Holder = Literal["shared", "local"]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unseen.models import Network
 from unseen.training import ClientWork
-from unseen.training.boda import class_feature_sums
+from unseen.training.losses.boda import class_feature_sums
 
 SUMS, COUNTS = "class feature sums", "class counts"
 BATCH = 256

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from unseen.aggregation import Reduction, ServerWork, SignAgreement, combine_clients, sign_agreement
+from unseen.hparams import Settings, setting
 from unseen.methods.base import Method, Paper, register
-from unseen.methods.settings import Settings, setting
 from unseen.models import Kind
 
 DOMAIN_GENERALIZATION_VIA_GRADIENT_SURGERY = Paper(

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 from torch import Tensor, nn
 
 from unseen.aggregation import ServerWork, SurgeryPlan, Weighting
-from unseen.methods.settings import Settings, make_settings
+from unseen.hparams import Settings, make_settings
 from unseen.models import Network
 from unseen.privacy import Merge, MethodFacts
 from unseen.registry import Registry

@@ -19,7 +19,7 @@ from unseen.methods._csac_settings import CSACSettings
 from unseen.methods._frozen import frozen_copy
 from unseen.methods.base import Method, Paper, register
 from unseen.models import FlatState, Network
-from unseen.randomness import global_torch_seed
+from unseen.seeding import global_torch_seed
 from unseen.training import ClientWork, Update
 
 LOCAL_MODEL = "local model"

@@ -9,9 +9,9 @@ from typing import Literal
 from torch import Tensor
 
 from unseen.aggregation import ServerWork
+from unseen.hparams import Settings, setting
 from unseen.methods.base import Method, Paper, register
-from unseen.methods.settings import Settings, setting
-from unseen.randomness import numpy_generator
+from unseen.seeding import numpy_generator
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from unseen.aggregation import ServerWork
+from unseen.hparams import Settings
 from unseen.methods.base import Method, Paper, register
-from unseen.methods.settings import Settings
 
 
 @register

@@ -18,7 +18,7 @@ from unseen.methods._fedadg_parts import SharedParts, make_discriminator, make_g
 from unseen.methods._fedadg_settings import FedADGSettings
 from unseen.methods.base import Method, Paper, register
 from unseen.models import FlatState, Network
-from unseen.randomness import global_torch_seed
+from unseen.seeding import global_torch_seed
 from unseen.training import ClientWork, Update
 
 _DISCRIMINATOR = "discriminator"

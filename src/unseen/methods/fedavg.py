@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from unseen.aggregation import ServerWork
+from unseen.hparams import Settings, setting
 from unseen.methods.base import Method, Paper, register
-from unseen.methods.settings import Settings, setting
 
 
 @dataclass(frozen=True)

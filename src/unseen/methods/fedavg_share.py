@@ -14,8 +14,8 @@ from torch import Tensor
 from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights
 from unseen.data import Batch, JoinedSamples
 from unseen.errors import UsageError
+from unseen.hparams import Settings, setting
 from unseen.methods.base import Method, Paper, register
-from unseen.methods.settings import Settings, setting
 from unseen.training import ClientWork, Update
 
 SAMPLES, LABELS = "training samples", "labels"

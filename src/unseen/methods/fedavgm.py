@@ -8,9 +8,8 @@ from torch import Tensor
 
 from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights, step_towards
 from unseen.errors import UsageError
+from unseen.hparams import Choice, LogUniform, Settings, setting
 from unseen.methods.base import Method, Paper, register
-from unseen.methods.ranges import Choice, LogUniform
-from unseen.methods.settings import Settings, setting
 from unseen.models import Kind
 
 VELOCITY = "velocity"

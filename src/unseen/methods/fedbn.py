@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights
+from unseen.hparams import Settings, setting
 from unseen.methods.base import Method, Paper, register
-from unseen.methods.settings import Settings, setting
 from unseen.models import Kind, Layout, Network
 from unseen.training import ClientWork, Update
 

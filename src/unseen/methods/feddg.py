@@ -15,15 +15,14 @@ from torch import Tensor
 from unseen.aggregation import ServerWork
 from unseen.data import Batch
 from unseen.errors import UsageError
+from unseen.hparams import LogUniform, Settings, Uniform, setting
 from unseen.methods._feddg_bank import SPECTRA, Partners, collect, has_sent, own_spectra, whole_bank
 from unseen.methods._means import RunningMeans
 from unseen.methods.base import Method, Paper, register
-from unseen.methods.ranges import LogUniform, Uniform
-from unseen.methods.settings import Settings, setting
 from unseen.models import blocked_maps
 from unseen.training import ClientWork, Update
-from unseen.training.episodic import episodic_losses
-from unseen.training.spectra import mix_amplitudes
+from unseen.training.losses.fourier import mix_amplitudes
+from unseen.training.losses.meta_learning import episodic_losses
 
 
 @dataclass(frozen=True)

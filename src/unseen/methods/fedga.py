@@ -11,9 +11,8 @@ from torch import Tensor
 from unseen.aggregation import WEIGHTING, ServerWork, Weighting, adjusted_weights, client_weights, normalised
 from unseen.errors import UsageError
 from unseen.evaluation import evaluate, make_tally
+from unseen.hparams import Settings, Uniform, setting
 from unseen.methods.base import Method, Paper, register
-from unseen.methods.ranges import Uniform
-from unseen.methods.settings import Settings, setting
 from unseen.training import ClientWork, Update
 
 GAP = "generalization gap"

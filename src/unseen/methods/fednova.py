@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights, normalised
+from unseen.hparams import Settings, setting
 from unseen.methods.base import Method, Paper, register
-from unseen.methods.settings import Settings, setting
 from unseen.models import Kind
 from unseen.training import ClientWork, Update, effective_steps, require_sums_of_gradients
 

@@ -12,14 +12,13 @@ from torch.nn import functional as F
 from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights
 from unseen.data import Batch
 from unseen.errors import UsageError
+from unseen.hparams import LogUniform, Settings, setting
 from unseen.methods._extended_network import ExtendedNetwork
 from unseen.methods._frozen import frozen_copy
 from unseen.methods._means import RunningMeans
 from unseen.methods.base import Method, Paper, register
-from unseen.methods.ranges import LogUniform
-from unseen.methods.settings import Settings, setting
 from unseen.models import Network
-from unseen.randomness import global_torch_seed
+from unseen.seeding import global_torch_seed
 from unseen.training import ClientWork, Update
 
 PREVIOUS_MODEL = "previous model"

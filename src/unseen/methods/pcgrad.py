@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from unseen.aggregation import Reduction, ServerWork, SurgeryPlan, operate_on_updates, project_conflicts
+from unseen.hparams import Settings, setting
 from unseen.methods.base import Method, Paper, register
-from unseen.methods.settings import Settings, setting
 
 
 @dataclass(frozen=True)

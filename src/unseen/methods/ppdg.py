@@ -9,9 +9,8 @@ from torch import Tensor
 
 from unseen.aggregation import ServerWork, SurgeryPlan, align_conflicts, operate_on_updates
 from unseen.errors import UsageError
+from unseen.hparams import LogUniform, Settings, setting
 from unseen.methods.base import Method, Paper, register
-from unseen.methods.ranges import LogUniform
-from unseen.methods.settings import Settings, setting
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from torch import Tensor
 from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights, normalised, step_towards
 from unseen.data import Batch
 from unseen.errors import UsageError
+from unseen.hparams import LogUniform, Settings, setting
 from unseen.methods.base import Method, Paper, register
-from unseen.methods.ranges import LogUniform
-from unseen.methods.settings import Settings, setting
 from unseen.models import Kind
 from unseen.training import (
     ClientWork,

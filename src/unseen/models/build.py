@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from unseen.errors import UsageError
 from unseen.models.network import Network
-from unseen.randomness import global_torch_seed
 from unseen.registry import Registry
+from unseen.seeding import global_torch_seed
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from unseen.models.blocked import BlockedStage, dense
-from unseen.randomness import global_torch_seed
+from unseen.seeding import global_torch_seed
 
 
 class Output(NamedTuple):

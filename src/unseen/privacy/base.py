@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast, get_args
 from torch import Tensor
 
 from unseen.errors import UnseenError
+from unseen.hparams import Settings, make_settings
 from unseen.privacy.facts import (
     ClientSide,
     Message,
@@ -24,7 +25,6 @@ from unseen.privacy.facts import (
 )
 from unseen.privacy.record import Leaving, plain_lines
 from unseen.registry import Registry
-from unseen.settings import Settings, make_settings
 from unseen.training import ClientWork, Update, reason_to_reject
 
 S = TypeVar("S", bound=Settings)

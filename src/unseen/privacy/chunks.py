@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from unseen.ciphers.ckks import SLOTS, Real
 from unseen.errors import UnseenError
+from unseen.privacy.he.ckks import SLOTS, Real
 
 FILLED = SLOTS - 1
 BASE = 16.0

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from unseen.errors import UsageError
 from unseen.federation import participant_count
+from unseen.hparams import setting
 from unseen.privacy.accountant import Steps, epsilon_of, require_opacus
 from unseen.privacy.base import Protection, register_protection
 from unseen.privacy.clipping import Shares, clipped, divided, followed
@@ -24,7 +25,6 @@ from unseen.privacy.facts import ClientSide, Message, MethodFacts, Opened, Plann
 from unseen.privacy.noise import NoiseStream, noise_key
 from unseen.privacy.numbers import SummedUpdates
 from unseen.privacy.record import Leaving, plain_lines
-from unseen.settings import setting
 from unseen.training import Update
 
 WITHIN = "whether the update was within the clipping norm"

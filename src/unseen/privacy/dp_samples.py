@@ -30,7 +30,7 @@ from unseen.privacy.facts import (
 from unseen.privacy.noise import NoiseStream, noise_key
 from unseen.privacy.record import Leaving
 from unseen.training import ClientWork, Update
-from unseen.training.per_sample import Loss, clipped_gradient_sum
+from unseen.training.per_sample_grads import Loss, clipped_gradient_sum
 
 SPENT = "rate of drawing samples and number of steps"
 COUNTS = "counts of steps and samples"

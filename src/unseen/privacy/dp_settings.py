@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 from torch import nn
 
 from unseen.errors import UsageError
+from unseen.hparams import Settings, setting
 from unseen.models import Kind, Layout
 from unseen.privacy.accountant import USUAL_DELTA, Steps, default_delta, epsilon_of, noise_for
 from unseen.privacy.noise import NoiseSeed
-from unseen.settings import Settings, setting
 
 USUAL_NOISE = 1.0
 

@@ -9,10 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unseen.ciphers.ckks import SLOTS, library
-from unseen.ciphers.encrypted_server import EncryptedServer
-from unseen.ciphers.server_process import ServerProcess
 from unseen.errors import UnseenError, UsageError
+from unseen.hparams import Settings
 from unseen.models import Layout
 from unseen.privacy import encrypted_gram, encrypted_sum
 from unseen.privacy.asking import number_of_parts
@@ -32,6 +30,9 @@ from unseen.privacy.facts import (
     Received,
     ServerSide,
 )
+from unseen.privacy.he.ckks import SLOTS, library
+from unseen.privacy.he.encrypted_server import EncryptedServer
+from unseen.privacy.he.server_process import ServerProcess
 from unseen.privacy.key_delivery import (
     CONTEXT,
     KEY_ID,
@@ -44,7 +45,6 @@ from unseen.privacy.key_delivery import (
 )
 from unseen.privacy.masking import as_bytes
 from unseen.privacy.record import PLAIN, Leaving
-from unseen.settings import Settings
 from unseen.training import Update
 
 HIDDEN = "encrypted: the server held only ciphertexts"

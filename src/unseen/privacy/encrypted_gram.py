@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from unseen.aggregation import SurgeryPlan
-from unseen.ciphers.ckks import LARGEST, NOISE, NOISE_PER_ROW, KeyHolder, Real
 from unseen.errors import UnseenError
 from unseen.privacy.asking import to_parts, to_tensor
 from unseen.privacy.chunks import BASE, TOLERANCE
 from unseen.privacy.facts import ClientSide, Message
+from unseen.privacy.he.ckks import LARGEST, NOISE, NOISE_PER_ROW, KeyHolder, Real
 from unseen.privacy.masking import as_bytes, as_tensor
 
 GRAM, ROWS, NAMES, SIZES = "encrypted Gram matrix", "rows", "names", "magnitudes"

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 from unseen.aggregation import OperatedUpdates, SurgeryPlan, client_weights, normalised
-from unseen.ciphers.encrypted_server import EncryptedServer
-from unseen.ciphers.server_process import ServerProcess
 from unseen.errors import UnseenError
 from unseen.privacy import encrypted_gram, encrypted_sum
 from unseen.privacy.asking import first_answer
@@ -18,6 +16,8 @@ from unseen.privacy.encrypted_gram import COEFFICIENTS, DECISIONS
 from unseen.privacy.encrypted_sum import MEAN, factors
 from unseen.privacy.encrypted_update import COUNTERS, MAGNITUDES, Division, ciphertexts_of, own_weight
 from unseen.privacy.facts import Message, Opened, Received, ServerSide
+from unseen.privacy.he.encrypted_server import EncryptedServer
+from unseen.privacy.he.server_process import ServerProcess
 from unseen.privacy.key_delivery import STEP
 from unseen.privacy.numbers import SummedUpdates
 

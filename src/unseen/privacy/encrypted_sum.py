@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from unseen.ciphers.ckks import KeyHolder
-from unseen.ciphers.encrypted_server import counted
 from unseen.privacy.asking import to_parts, to_tensor
 from unseen.privacy.chunks import BASE, from_rows
 from unseen.privacy.encrypted_update import Division
 from unseen.privacy.facts import Message
+from unseen.privacy.he.ckks import KeyHolder
+from unseen.privacy.he.encrypted_server import counted
 
 SUM, SIZES, LEADING = "encrypted sum", "magnitudes", "sums of factors"
 MEAN = "mean of the updates and of the training loss"

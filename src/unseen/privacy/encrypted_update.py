@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unseen.ciphers.ckks import KeyHolder, Real
 from unseen.errors import UnseenError
 from unseen.models import Kind, Layout
 from unseen.privacy.asking import to_parts, to_tensor
 from unseen.privacy.chunks import magnitude_of, rows_needed, to_rows
 from unseen.privacy.facts import MethodFacts
+from unseen.privacy.he.ckks import KeyHolder, Real
 from unseen.training import Update
 
 CIPHERTEXTS, MAGNITUDES, COUNTERS = "ciphertexts", "order of magnitude of the update", "batch counters"

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from unseen.ciphers.ckks import SLOTS, KeyHolder
-from unseen.ciphers.encrypted_server import EncryptedServer
 from unseen.privacy.encrypted_update import Division
+from unseen.privacy.he.ckks import SLOTS, KeyHolder
+from unseen.privacy.he.encrypted_server import EncryptedServer
 
 R = TypeVar("R")
 

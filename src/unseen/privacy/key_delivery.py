@@ -13,11 +13,11 @@ from collections.abc import MutableMapping, Sequence
 import torch
 from torch import Tensor
 
-from unseen.ciphers.ckks import KeyHolder
 from unseen.errors import UnseenError, missing_extra
 from unseen.privacy import keys
 from unseen.privacy.asking import first_answer
 from unseen.privacy.facts import Message, ServerSide
+from unseen.privacy.he.ckks import KeyHolder
 from unseen.privacy.masking import as_bytes, as_tensor
 
 STEP = "step"

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unseen.randomness import Key, derive_seed
+from unseen.seeding import Key, derive_seed
 
 NoiseSeed = Literal["secret", "run"]
 Real = npt.NDArray[np.float64]

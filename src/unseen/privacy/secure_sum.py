@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from unseen.errors import UnseenError, UsageError
+from unseen.hparams import Settings, setting
 from unseen.privacy import keys
 from unseen.privacy.base import Protection, register_protection, withheld
 from unseen.privacy.facts import (
@@ -37,7 +38,6 @@ from unseen.privacy.unmasking import (
     form_circle,
     open_sum,
 )
-from unseen.settings import Settings, setting
 from unseen.training import Update
 
 MASKED, CONTENTS = "masked numbers", "what the masked numbers are"

@@ -4,10 +4,9 @@ from unseen.report.comparison import write_comparison
 from unseen.report.figures import FIGURES, Figure, draw_figures
 from unseen.report.page import write_report
 from unseen.report.pictures import write_figures
-from unseen.report.runs import Run, read_run
 from unseen.report.tables import result_table, to_markdown
 
 __all__ = [
-    "FIGURES", "Figure", "Run", "draw_figures", "read_run", "result_table", "to_markdown", "write_comparison",
+    "FIGURES", "Figure", "draw_figures", "result_table", "to_markdown", "write_comparison",
     "write_figures", "write_report",
 ]  # fmt: skip

@@ -6,8 +6,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from unseen.report.charts import heat_map
-from unseen.report.runs import Run
 from unseen.report.wording import is_matrix, is_number
+from unseen.runs.reader import Run
 
 if TYPE_CHECKING:
     from unseen.report.charts import AnyChart, Panels

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from unseen.report.charts import bars, heat_map, thinned
-from unseen.report.runs import Run
 from unseen.report.wording import HELD_OUT_MARK, count, is_number, shortened
+from unseen.runs.reader import Run
 
 if TYPE_CHECKING:
     from unseen.report.charts import Panels

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from unseen.errors import UsageError
-from unseen.files import write_text
+from unseen.fileio import write_text
 from unseen.report.charts import MOST_ROUNDS, thinned
 from unseen.report.curves import MOST_LINES, curve_chart
 from unseen.report.figures import Figure
 from unseen.report.headline import target_value
 from unseen.report.markup import Markup, esc, join, section, table, tag
 from unseen.report.page import assemble, figure_markup, page_header
-from unseen.report.runs import Run, read_run
 from unseen.report.sections import ORACLE
 from unseen.report.tables import TEXT_COLUMNS, result_rows
 from unseen.report.wording import is_number, listing, method_name, metric_name, number
+from unseen.runs.reader import Run, read_run
 
 if TYPE_CHECKING:
     from unseen.report.charts import Panels

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from unseen.report.charts import MOST_ROUNDS, inline, round_ticks, thinned
-from unseen.report.runs import Run
 from unseen.report.wording import is_number
+from unseen.runs.reader import Run
 
 if TYPE_CHECKING:
     from unseen.report.charts import AnyChart, Panels

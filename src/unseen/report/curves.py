@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from unseen.report.charts import MOST_ROUNDS, inline, line_chart, round_axis, thinned
-from unseen.report.runs import Run
 from unseen.report.wording import HELD_OUT_MARK, is_number, is_share, metric_name, shortened
+from unseen.runs.reader import Run
 
 if TYPE_CHECKING:
     from unseen.report.charts import AnyChart, Panels

@@ -7,8 +7,8 @@ from typing import Any
 
 from unseen.privacy import by_sender
 from unseen.report.markup import Markup, join, section, table, tag
-from unseen.report.runs import Run
 from unseen.report.wording import count, size
+from unseen.runs.reader import Run
 
 TITLE = "What left the clients"
 SENDERS_SHOWN = 1000

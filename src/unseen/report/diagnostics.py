@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from unseen.report.charts import bars, heat_map, line_chart
 from unseen.report.curves import MOST_LINES, curve_chart
-from unseen.report.runs import Run
 from unseen.report.wording import is_matrix, is_number
+from unseen.runs.reader import Run
 
 if TYPE_CHECKING:
     from unseen.report.charts import AnyChart, Panels

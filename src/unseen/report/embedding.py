@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from unseen.errors import UnseenError
 from unseen.report.charts import inline
 from unseen.report.curves import legend_columns
-from unseen.report.runs import Run
 from unseen.report.wording import HELD_OUT_MARK, shortened
+from unseen.runs.reader import Run
 
 if TYPE_CHECKING:
     from unseen.report.charts import AnyChart, Panels

@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from unseen.report.markup import Markup, esc, section, tag
-from unseen.report.runs import Run
 from unseen.report.wording import SPACE
+from unseen.runs.reader import Run
 
 MOST = 24
 MOST_CHARACTERS = 600_000

@@ -22,7 +22,7 @@ from unseen.report import (
     transferability,
 )
 from unseen.report.charts import schema_unchecked
-from unseen.report.runs import Run
+from unseen.runs.reader import Run
 
 if TYPE_CHECKING:
     from unseen.report.charts import Panels

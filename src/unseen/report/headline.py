@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from unseen.report.markup import Markup, esc, join, tag, tile
-from unseen.report.runs import Run
 from unseen.report.wording import NOTHING, count, duration, listing, method_name, metric_name, number, size
+from unseen.runs.reader import Run
 
 RULES = {
     "source-validation": "round chosen by the sources’ validation data",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from unseen.report.charts import MOST_ROUNDS, thinned
 from unseen.report.curves import MOST_LINES, curve_chart
 from unseen.report.intervals import dot_chart
-from unseen.report.runs import Run
 from unseen.report.wording import is_number
+from unseen.runs.reader import Run
 
 if TYPE_CHECKING:
     from unseen.report.charts import Panels

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import metadata
 
 from unseen.errors import UnseenError
-from unseen.files import cache_folder, write_text
+from unseen.fileio import cache_folder, write_text
 
 
 @cache

@@ -15,7 +15,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from unseen.files import write_text
+from unseen.fileio import write_text
 from unseen.report import sections
 from unseen.report.departures import departures_section
 from unseen.report.examples import examples_section
@@ -24,8 +24,8 @@ from unseen.report.headline import headline, plain_headline, tiles
 from unseen.report.library import drawing_library
 from unseen.report.markup import Markup, esc, join, section, tag
 from unseen.report.pictures import vega_lite, vega_lite_version
-from unseen.report.runs import Run, read_run
 from unseen.report.theme import vega_config
+from unseen.runs.reader import Run, read_run
 
 if TYPE_CHECKING:
     from unseen.report.charts import Panels

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unseen.files import write_atomically
+from unseen.fileio import write_atomically
 from unseen.report.figures import draw_figures
-from unseen.report.runs import read_run
 from unseen.report.theme import vega_config
+from unseen.runs.reader import read_run
 
 if TYPE_CHECKING:
     from unseen.report.charts import AnyChart, Panels

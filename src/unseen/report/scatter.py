@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unseen.report.charts import inline, thinned
-from unseen.report.runs import Run
 from unseen.report.wording import is_number
+from unseen.runs.reader import Run
 
 if TYPE_CHECKING:
     from unseen.report.charts import AnyChart, Panels

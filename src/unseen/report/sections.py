@@ -8,8 +8,8 @@ from typing import Any, Final
 from unseen.report.command import train_command
 from unseen.report.headline import scores_now
 from unseen.report.markup import Markup, esc, join, section, table, tag
-from unseen.report.runs import Run
 from unseen.report.wording import count, is_number, listing, metric_name, number
+from unseen.runs.reader import Run
 
 HONEST: Final = "source-validation"
 RULE_NAMES = {

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from unseen.report.wording import (
-    HEADLINE_METRIC,
     NOTHING,
     SPACE,
     clock,
@@ -16,6 +15,7 @@ from unseen.report.wording import (
     number,
     size,
 )
+from unseen.runs.reader import HEADLINE_METRIC
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unseen.report.charts import inline
-from unseen.report.runs import Run
+from unseen.runs.reader import Run
 
 if TYPE_CHECKING:
     from unseen.report.charts import AnyChart, Panels

@@ -11,7 +11,6 @@ NOTHING = "–"
 SPACE = "\u00a0"
 HELD_OUT_MARK = " (held out)"
 
-HEADLINE_METRIC = {"classification": "accuracy", "regression": "pearson_r"}
 METRIC_NAMES = {
     "accuracy": "accuracy",
     "rmse": "RMSE",

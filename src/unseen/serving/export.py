@@ -13,7 +13,7 @@ from typing import Any
 from safetensors.torch import save_file
 
 from unseen.errors import UnseenError, UsageError, unknown_name
-from unseen.files import write_atomically, write_json
+from unseen.fileio import write_atomically, write_json
 from unseen.serving.facts import export_facts
 from unseen.serving.saved import SavedModel, load_model, model_file
 

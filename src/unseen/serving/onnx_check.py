@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from unseen.data.decode import Pixels
-from unseen.randomness import torch_generator
+from unseen.seeding import torch_generator
 from unseen.serving.image_files import as_batch
 from unseen.serving.onnx_graph import require_onnx
 from unseen.serving.saved import ModelCard, SavedModel

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from unseen.data.dataset import Task
 from unseen.data.transforms import Normalise
 from unseen.errors import UnseenError
-from unseen.files import write_atomically
+from unseen.fileio import write_atomically
 from unseen.methods import make_method
 from unseen.models import ModelFacts, Network, build_model
 

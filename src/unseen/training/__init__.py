@@ -1,10 +1,10 @@
 """One client's local work: the loop, the optimiser, what it may see and what it may send."""
 
-from unseen.training.batches import Preparation, batch_positions
 from unseen.training.client import ClientWork, DivergedError, Update, reason_to_reject
 from unseen.training.effective_steps import effective_steps, require_sums_of_gradients
-from unseen.training.plan import Optimiser, TrainingPlan
+from unseen.training.local_config import Optimiser, TrainingPlan
 from unseen.training.precision import PRECISIONS, check_precision, computing_in
+from unseen.training.preprocessing import Preparation, batch_positions
 
 __all__ = [
     "PRECISIONS",

@@ -18,10 +18,10 @@ from torch.nn import functional as F
 from unseen.data import Batch, Samples
 from unseen.errors import UnseenError, UsageError
 from unseen.models import FlatState, blocked_maps
-from unseen.randomness import torch_generator
-from unseen.training.batches import PREPARED_AT_ONCE, Preparation, batch_positions
-from unseen.training.optimisers import make_optimiser
-from unseen.training.plan import TrainingPlan
+from unseen.seeding import torch_generator
+from unseen.training.local_config import TrainingPlan
+from unseen.training.optimizers import make_optimiser
+from unseen.training.preprocessing import PREPARED_AT_ONCE, Preparation, batch_positions
 
 Loss = Callable[[Batch], Tensor]
 AdjustGradient = Callable[[Tensor, Tensor], None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unseen.errors import UsageError
-from unseen.training.plan import TrainingPlan
+from unseen.training.local_config import TrainingPlan
 
 
 def effective_steps(steps: int, *, momentum: float) -> float:

@@ -1,0 +1,1 @@
+"""The papers: their published numbers and a recipe for every table and figure."""

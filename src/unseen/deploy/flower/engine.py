@@ -1,0 +1,184 @@
+"""The engine that reaches clients through Flower: weights go out to sites, updates and tallies come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unseen.deploy.flower.message import Parcel, as_arrays, widened
+from unseen.deploy.flower.sites import Sites
+from unseen.deploy.flower.tallies import unpack_tallies
+from unseen.engine.base import Answer, NoAnswer, Reply
+from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart, Workspace
+from unseen.errors import UnseenError
+from unseen.evaluation import Tally
+from unseen.privacy import Message
+from unseen.runs.client_state import StateStore, protection_key
+from unseen.runs.records import Record
+from unseen.training import Update
+
+
+class FlowerEngine:
+    """Asks sites. Its own experiment knows how many samples each has, and holds none of them.
+
+    states     only remembers which version of every client's memory counts; the memory lies at the sites
+    job        what sites need to know to build the experiment themselves
+    beforehand what the sites told of their data
+    min_sites  a round with fewer sound updates ends the run
+    """
+
+    holds_data = False
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        states: StateStore,
+        *,
+        sites: Sites,
+        job: dict[str, Any],
+        beforehand: Sequence[Record],
+        min_sites: int,
+    ) -> None:
+        self.workspace, self.beforehand = Workspace(experiment), beforehand
+        self.states, self.sites, self.min_sites = states, sites, min_sites
+        self.layout = self.workspace.flat.layout
+        self.job = {**job, "layout": self.layout.digest}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Where the data is."""
+        return ("the data stayed at the sites: pictures or points of the held-out domain cannot be shown",)
+
+    def train(self, clients: Sequence[int], start: RoundStart) -> tuple[Tensor, list[Reply]]:
+        """Let the clients' sites work at the same time."""
+        names, at_site = self._places(clients)
+        needed = min(self.min_sites, len(at_site))
+        self.sites.wait_for(at_site, at_least=needed)
+        arrays = (
+            as_arrays({"weights": start.weights})
+            | as_arrays(start.received, prefix="received/")
+            | as_arrays(start.sealing, prefix="sealing/")
+        )
+        parcels = {site: Parcel(self._about(own, start.round), arrays) for site, own in at_site.items()}
+        answers = self.sites.ask("train", parcels)
+        replies = {
+            name: self._reply(name, site, answers[site], start)
+            for site, own in at_site.items()
+            for name in own
+        }
+        self._require_enough(at_site, replies, start.round, needed)
+        rows = torch.zeros(len(names), self.layout.size)
+        for row, name in zip(rows, names, strict=True):
+            update = replies[name].update
+            if update is not None and len(update.weights) == len(row):
+                row.copy_(update.weights)
+        return rows, [replies[name] for name in names]
+
+    def _places(self, clients: Sequence[int]) -> tuple[list[str], dict[str, list[str]]]:
+        """The clients' names in order, and grouped by site."""
+        federation = self.workspace.experiment.federation
+        at_site: dict[str, list[str]] = {}
+        for position in clients:
+            client = federation[position]
+            at_site.setdefault(client.domains[0], []).append(client.name)
+        return [federation.names[position] for position in clients], at_site
+
+    def _about(self, clients: Sequence[str], round: int) -> dict[str, Any]:
+        """What a message says of clients: who they are, and which version of their memory counts."""
+        keys = [key for name in clients for key in (name, protection_key(name))]
+        versions = {key: self.states.versions[key] for key in keys if key in self.states.versions}
+        return {"job": self.job, "round": round, "clients": list(clients), "versions": versions}
+
+    def _reply(self, client: str, site: str, answer: Parcel | NoAnswer, start: RoundStart) -> Reply:
+        if isinstance(answer, NoAnswer):
+            return Reply(client, None, answer.reason)
+        try:
+            update = self._update(client, answer)
+            self.states.versions.update(answer.facts["versions"])
+            reason = self.workspace.reason_against(update)
+        except (UnseenError, KeyError, ValueError, TypeError) as error:
+            reason = (
+                str(error) if isinstance(error, UnseenError) else f"sent an unreadable update ({error!r})"
+            )
+        if reason:
+            self.sites.tell(site, f"round {start.round}: the update of {client} was set aside: {reason}")
+            return Reply(client, None, reason)
+        start.progress(update.seen)
+        return Reply(client, update)
+
+    def _update(self, client: str, answer: Parcel) -> Update:
+        """Read one client's update."""
+        if answer.facts.get("layout") != self.layout.digest:
+            raise UnseenError(
+                f"has another model (layout {answer.facts.get('layout')}, here {self.layout.digest}); "
+                "run the same version of Unseen everywhere"
+            )
+        weights = widened(answer.arrays[f"{client}/weights"], self.workspace.experiment.update_dtype)
+        extras = answer.below(f"{client}/extras/")
+        facts = answer.facts["clients"][client]
+        numbers = {key: facts[key] for key in ("samples", "steps", "seen", "loss", "diagnostics", "withheld")}
+        return Update(weights=weights, extras=extras, **numbers)
+
+    def consult(self, clients: Sequence[int], messages: Sequence[Message], *, round: int) -> list[Answer]:
+        """Carry the protection's messages to the clients' sites."""
+        names, at_site = self._places(clients)
+        of_client = dict(zip(names, messages, strict=True))
+        parcels = {site: Parcel(self._about(own, round)) for site, own in at_site.items()}
+        for site, own in at_site.items():
+            for name in own:
+                parcels[site].arrays.update(as_arrays(of_client[name], prefix=f"{name}/"))
+        found = self.sites.ask("consult", parcels)
+        answers = {name: self._consulted(name, found[site]) for site, own in at_site.items() for name in own}
+        return [answers[name] for name in names]
+
+    def _consulted(self, client: str, answer: Parcel | NoAnswer) -> Answer:
+        if isinstance(answer, NoAnswer):
+            return Answer(client, None, answer.reason)
+        self.states.versions.update(answer.facts["versions"])
+        if client in answer.facts["refusals"]:
+            return Answer(client, None, str(answer.facts["refusals"][client]))
+        return Answer(client, answer.below(f"{client}/"))
+
+    def _require_enough(
+        self, at_site: dict[str, list[str]], replies: dict[str, Reply], number: int, needed: int
+    ) -> None:
+        sound = [site for site, names in at_site.items() if any(replies[name].update for name in names)]
+        if len(sound) >= needed:
+            return
+        reasons = "; ".join(
+            f"{reply.client}: {reply.reason}" for reply in replies.values() if not reply.update
+        )
+        raise UnseenError(
+            f"round {number}: {len(sound)} of {len(at_site)} sites sent a usable update, at least {needed} "
+            f"are needed (--min-sites): {reasons}; finished rounds are kept, go on with --resume"
+        )
+
+    def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[Tally | NoAnswer]:
+        """Let every site evaluate on its own samples."""
+        of_site: dict[str, list[str]] = {}
+        for domain, split in sets:
+            of_site.setdefault(domain, []).append(split)
+        arrays = as_arrays({"weights": weights})
+        parcels = {
+            site: Parcel({"job": self.job, "splits": splits}, arrays) for site, splits in of_site.items()
+        }
+        answers = self.sites.ask("evaluate", parcels)
+        found: dict[EvaluationSet, Tally | NoAnswer] = {}
+        for site, splits in of_site.items():
+            for split, tally in zip(splits, self._tallies(answers[site], len(splits)), strict=True):
+                found[site, split] = tally
+        return [found[key] for key in sets]
+
+    def _tallies(self, answer: Parcel | NoAnswer, count: int) -> Sequence[Tally | NoAnswer]:
+        if isinstance(answer, NoAnswer):
+            return [answer] * count
+        try:
+            return unpack_tallies(answer, count, self.workspace.experiment)
+        except (UnseenError, KeyError, IndexError, ValueError, TypeError) as error:
+            return [NoAnswer(f"sent an unreadable tally ({error})")] * count
+
+    def close(self) -> None:
+        """Nothing to let go of: the sites stay for the next run."""

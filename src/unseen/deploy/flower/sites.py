@@ -1,0 +1,162 @@
+"""Who is there, and asking them: one message to each site, and the answers that come in time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from unseen.deploy.flower.message import Parcel, from_record, to_record
+from unseen.engine.base import NoAnswer
+from unseen.errors import UnseenError
+
+if TYPE_CHECKING:
+    from flwr.app import Message
+    from flwr.serverapp import Grid
+
+FIRST_POLL, LAST_POLL = 0.25, 2.0
+"""Seconds between looks for answers: a twentieth of the time waited so far, within these limits."""
+MESSAGE_TYPES = {
+    "census": "query",
+    "train": "train",
+    "consult": "train",
+    "evaluate": "evaluate",
+}
+LEFT = 5
+"""Flower's code for a site that went away in the middle of its work."""
+Welcome = Callable[[str, dict[str, Any]], str | None]
+"""Called with a new site's name and what it says of its data; returns why it cannot take part, or None."""
+
+
+class Sites:
+    """The sites by name. New ones are asked who they are (`census`) before anything else.
+
+    deadline  seconds within which a site must answer
+    welcome   judges newcomers
+    names     by a node's number the site whose key it showed; empty: sites are taken at their word
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        census: Parcel,
+        deadline: float,
+        welcome: Welcome,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        self.grid, self.deadline, self.welcome, self.names = grid, deadline, welcome, names or {}
+        self._census = census
+        self._nodes: dict[str, int] = {}
+        self._notices: dict[str, str] = {}
+        self.turned_away: dict[int, str] = {}
+
+    def connected(self) -> set[str]:
+        """The known sites that Flower holds for reachable now."""
+        there = set(self.grid.get_node_ids())
+        return {site for site, node in self._nodes.items() if node in there}
+
+    def greet(self) -> None:
+        """Ask sites that came since who they are."""
+        known = {self._nodes[site] for site in self.connected()}
+        new = [
+            node for node in self.grid.get_node_ids() if node not in known and node not in self.turned_away
+        ]
+        for node, answer in self._exchange(dict.fromkeys(new, self._census), "census").items():
+            if isinstance(answer, NoAnswer):
+                self.turned_away[node] = answer.reason
+                continue
+            site = str(answer.facts.get("site", node))
+            reason = str(answer.facts.get("error", "")) or self._objection(site, node, answer.facts)
+            if reason:
+                self.turned_away[node] = f"{site}: {reason}"
+            else:
+                self._nodes[site] = node
+
+    def _objection(self, site: str, node: int, facts: dict[str, Any]) -> str | None:
+        if self.names and self.names.get(str(node)) != site:
+            return f"calls itself so, but its key was let in for {self.names.get(str(node), 'no site')}"
+        if site in self.connected():
+            return "another site of this name is connected already"
+        return self.welcome(site, facts)
+
+    def wait_for(self, wanted: Iterable[str], *, at_least: int) -> set[str]:
+        """Wait until all the wanted sites are connected, or at the deadline `at_least` of them."""
+        wanted, until = set(wanted), time.monotonic() + self.deadline
+        while True:
+            here = self.connected() & wanted
+            if here == wanted:
+                return here
+            self.greet()
+            here = self.connected() & wanted
+            if len(here) >= at_least:
+                return here
+            if time.monotonic() > until:
+                missing = ", ".join(sorted(wanted - here))
+                raise UnseenError(
+                    f"{len(here)} of {len(wanted)} sites are connected, at least {at_least} are needed; "
+                    f"waited {self.deadline:g} s for {missing}{self.complaints()}"
+                )
+            time.sleep(1.0)
+
+    def complaints(self) -> str:
+        """What was wrong with those that were turned away, if there are any."""
+        return "".join(f"; turned away: {reason}" for reason in self.turned_away.values())
+
+    def ask(self, what: str, parcels: Mapping[str, Parcel]) -> dict[str, Parcel | NoAnswer]:
+        """Send each site its parcel and gather the answers until the deadline."""
+        if set(parcels) - self.connected():
+            self.greet()
+        here = self.connected()
+        for site in here & self._notices.keys() & parcels.keys():
+            parcels[site].facts["notice"] = self._notices.pop(site)
+        answers: dict[str, Parcel | NoAnswer] = {
+            site: NoAnswer("not connected") for site in parcels if site not in here
+        }
+        found = self._exchange({self._nodes[site]: parcels[site] for site in parcels if site in here}, what)
+        for site in parcels:
+            if site in here:
+                answer = found[self._nodes[site]]
+                error = None if isinstance(answer, NoAnswer) else answer.facts.get("error")
+                answers[site] = NoAnswer(str(error)) if error else answer
+        return answers
+
+    def tell(self, site: str, notice: str) -> None:
+        """Let a site know something with the next message it gets."""
+        self._notices[site] = notice
+
+    def _exchange(self, parcels: Mapping[int, Parcel], what: str) -> dict[int, Parcel | NoAnswer]:
+        from flwr.app import Message
+
+        if not parcels:
+            return {}
+        nodes = list(parcels)
+        messages = []
+        for node in nodes:
+            facts = {**parcels[node].facts, "ask": what}
+            content = to_record(Parcel(facts, parcels[node].arrays))
+            messages.append(Message(content, node, MESSAGE_TYPES[what], ttl=self.deadline + 60.0))
+        waiting = dict(zip(self.grid.push_messages(messages), nodes, strict=True))
+        answers: dict[int, Parcel | NoAnswer] = {}
+        begun = time.monotonic()
+        while waiting and time.monotonic() < begun + self.deadline:
+            for reply in self.grid.pull_messages(list(waiting)):
+                number = reply.metadata.reply_to_message_id
+                if number in waiting:
+                    answers[waiting.pop(number)] = _read(reply)
+            if waiting:
+                waited = time.monotonic() - begun
+                time.sleep(min(max(waited / 20, FIRST_POLL), LAST_POLL))
+        late = NoAnswer(f"no answer within {self.deadline:g} s")
+        return {node: answers.get(node, late) for node in nodes}
+
+
+def _read(reply: Message) -> Parcel | NoAnswer:
+    if reply.has_error():
+        if reply.error.code == LEFT:
+            return NoAnswer("went away in the middle of its work")
+        return NoAnswer(f"failed at the site: {reply.error.reason}")
+    try:
+        return from_record(reply.content)
+    except UnseenError as error:
+        return NoAnswer(str(error))

@@ -1,0 +1,1 @@
+"""Clients in worker processes that share memory with the server."""

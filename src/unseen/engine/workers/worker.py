@@ -1,0 +1,195 @@
+"""What runs inside a worker process: it trains and evaluates what it is told to, until the pipe closes."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing.connection import Connection
+
+import torch
+
+from unseen.data import DataSet
+from unseen.engine.experiment import EvaluationPart, Experiment, RoundStart, Workspace
+from unseen.engine.resources import keep_freed_memory
+from unseen.engine.workers.shared_memory import Array, MappedArray, as_arrays, as_tensors
+from unseen.errors import UnseenError
+from unseen.evaluation import Tally
+from unseen.models import Network
+from unseen.runs.client_state import StateStore, protection_key
+from unseen.training import Update
+
+
+@dataclass(frozen=True)
+class SharedExperiment:
+    """An experiment whose large arrays lie in mapped files.
+
+    network  pickled apart from the rest, because its class may have libraries to import first
+    """
+
+    experiment: Experiment
+    network_class: type[Network]
+    network: bytes
+    arrays: dict[str, MappedArray]
+    weights: MappedArray
+    rows: MappedArray
+    progress: MappedArray
+    states: StateStore
+    threads: int
+
+    def open(self) -> Experiment:
+        """Put the mapped arrays back in their places."""
+        data = self.experiment.data
+        opened = {name: array.open() for name, array in self.arrays.items()}
+        fields = {name: getattr(data, name) for name in data.__dataclass_fields__} | opened
+        self.network_class.import_libraries()
+        return replace(self.experiment, data=DataSet(**fields), network=pickle.loads(self.network))
+
+
+@dataclass(frozen=True)
+class TrainTask:
+    """Train one client and write its state into a row.
+
+    version  the newest round of its memory for the method, if any
+    memory   the same of its memory for the protection
+    sealing  what the protection's server half sent
+    """
+
+    position: int
+    row: int
+    round: int
+    received: dict[str, Array]
+    version: int | None
+    memory: int | None = None
+    sealing: dict[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TrainAnswer:
+    """An update without its weights (they are in the row), and the rounds of the client's memory now.
+
+    in_row  whether the row holds the client's state; it does not where that is sealed or withheld
+    reason  why the update cannot be used, if it cannot: found here, where the numbers still are in the cache
+    """
+
+    update: Update
+    extras: dict[str, Array]
+    version: int | None
+    memory: int | None = None
+    in_row: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ConsultTask:
+    """Hand a client a message of the protection; `memory` as in `TrainTask`."""
+
+    position: int
+    round: int
+    message: dict[str, Array]
+    memory: int | None
+
+
+@dataclass(frozen=True)
+class ConsultAnswer:
+    """What the client answered, or the reason why it did not, and the round of its memory now."""
+
+    message: dict[str, Array] | None
+    reason: str
+    memory: int | None
+
+
+@dataclass(frozen=True)
+class EvaluateTask:
+    """Evaluate one part of an evaluation set."""
+
+    part: EvaluationPart
+
+
+def work(number: int, pipe: Connection, shared: SharedExperiment) -> None:
+    """Serve tasks until the other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(shared.threads)
+    keep_freed_memory()
+    try:
+        worker = _Worker(number, shared)
+    except Exception as error:
+        pipe.send(error)
+        return
+    try:
+        pipe.send("ready")
+        while True:
+            pipe.send(worker.serve(pipe.recv()))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+
+
+def own_device(device: torch.device, number: int) -> torch.device:
+    """Spread workers over all GPUs where no single one was named; several may share one."""
+    if device != torch.device("cuda"):
+        return device
+    return torch.device("cuda", number % max(torch.cuda.device_count(), 1))
+
+
+class _Worker:
+    def __init__(self, number: int, shared: SharedExperiment) -> None:
+        self.number = number
+        experiment = shared.open()
+        device = own_device(experiment.prepare.device, number)
+        self.workspace = Workspace(replace(experiment, prepare=replace(experiment.prepare, device=device)))
+        self.states = shared.states
+        self.weights = torch.from_numpy(shared.weights.open(writable=True))
+        self.rows = torch.from_numpy(shared.rows.open(writable=True))
+        self.progress = shared.progress.open(writable=True)
+
+    def serve(
+        self, task: TrainTask | ConsultTask | EvaluateTask
+    ) -> TrainAnswer | ConsultAnswer | Tally | Exception:
+        """Do a task; an exception travels back instead of a result."""
+        try:
+            if isinstance(task, TrainTask):
+                return self._train(task)
+            if isinstance(task, ConsultTask):
+                return self._consult(task)
+            self.workspace.flat.load(self.weights)
+            return self.workspace.evaluate(task.part)
+        except Exception as error:
+            return error
+
+    def _train(self, task: TrainTask) -> TrainAnswer:
+        experiment = self.workspace.experiment
+        name = experiment.federation.names[task.position]
+        key = protection_key(name)
+        self._remember({name: task.version, key: task.memory})
+        start = RoundStart(
+            task.round, self.weights, as_tensors(task.received), self._count, as_tensors(task.sealing)
+        )
+        train = partial(self.workspace.train_client, task.position, start=start)
+        update = self.states.with_memory(name, round=task.round, do=train, protected=experiment.protected)
+        in_row = len(update.weights) > 0
+        if in_row:
+            self.rows[task.row].copy_(update.weights)
+        light = replace(update, weights=torch.empty(0), extras={})
+        version, memory = self.states.versions.pop(name, None), self.states.versions.pop(key, None)
+        reason = self.workspace.reason_against(update)
+        return TrainAnswer(light, as_arrays(update.extras), version, memory, in_row, reason)
+
+    def _consult(self, task: ConsultTask) -> ConsultAnswer:
+        name = self.workspace.experiment.federation.names[task.position]
+        key, message = protection_key(name), as_tensors(task.message)
+        self._remember({key: task.memory})
+        reply = partial(self.workspace.answer, name, message=message, round=task.round)
+        answer, reason = None, ""
+        try:
+            answer = as_arrays(self.states.with_state(key, round=task.round, do=reply))
+        except UnseenError as error:
+            reason = str(error)
+        return ConsultAnswer(answer, reason, self.states.versions.pop(key, None))
+
+    def _remember(self, versions: dict[str, int | None]) -> None:
+        """Take over which files of clients' memory count."""
+        self.states.versions.update({key: round for key, round in versions.items() if round is not None})
+
+    def _count(self, samples: int) -> None:
+        self.progress[self.number] += samples

@@ -1,0 +1,148 @@
+"""Settings of a method or a protection: a frozen dataclass whose fields carry their meaning.
+
+Filled from `--set key=value`, a configuration file or a caller's own values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from types import NoneType, UnionType
+from typing import Any, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from unseen.errors import UsageError, unknown_name
+
+S = TypeVar("S", bound="Settings")
+
+
+class Range(Protocol):
+    """Values to search over."""
+
+    def draw(self, generator: np.random.Generator) -> Any:
+        """Draw a value."""
+
+    def __contains__(self, value: Any) -> bool:
+        """Whether `draw` could give the value."""
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Any number between two, all alike."""
+
+    low: float
+    high: float
+
+    def draw(self, generator: np.random.Generator) -> float:
+        """Draw a number, rounded to four digits that count so that it reads and prints well."""
+        return four_digits(generator.uniform(self.low, self.high))
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(self.low <= value <= self.high)
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """Any number between two, every power of ten alike: for rates and weights whose scale is unknown."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low < self.high:
+            raise ValueError(f"needs 0 < low < high, not {self.low} and {self.high}")
+
+    def draw(self, generator: np.random.Generator) -> float:
+        """Draw a number, rounded to four digits that count."""
+        return four_digits(math.exp(generator.uniform(math.log(self.low), math.log(self.high))))
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(self.low <= value <= self.high)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some values."""
+
+    values: tuple[Any, ...]
+
+    def draw(self, generator: np.random.Generator) -> Any:
+        """Draw one of the values."""
+        return self.values[int(generator.integers(len(self.values)))]
+
+    def __contains__(self, value: Any) -> bool:
+        return value in self.values
+
+
+def four_digits(value: float) -> float:
+    """Round to four digits that count."""
+    return float(f"{value:.4g}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Base of all settings; whoever has none uses it as it is."""
+
+
+def setting(default: Any, meaning: str, *, search: Range | None = None) -> Any:
+    """Declare a setting: its default, what it means (edge values included), what a search draws it from."""
+    return field(default=default, metadata={"meaning": meaning, "search": search})
+
+
+def search_ranges(kind: type[Settings]) -> dict[str, Range]:
+    """Map every setting that has a search range to that range."""
+    return {item.name: item.metadata["search"] for item in fields(kind) if item.metadata.get("search")}
+
+
+def describe_settings(kind: type[Settings]) -> list[tuple[str, Any, str]]:
+    """List (name, default, meaning) of every setting."""
+    return [
+        (item.name, None if item.default is MISSING else item.default, item.metadata.get("meaning", ""))
+        for item in fields(kind)
+    ]
+
+
+def make_settings(kind: type[S], given: Mapping[str, Any], *, owner: str) -> S:
+    """Build settings from text or typed values; an unknown name or unfit value is refused.
+
+    owner  whose they are, for messages: "method 'fedavg'"
+    """
+    hints = get_type_hints(kind)
+    known = [item.name for item in fields(kind)]
+    for name in given:
+        if name not in known:
+            if not known:
+                raise UsageError(f"{owner} has no settings, but {name!r} was given")
+            raise unknown_name(f"setting of {owner}", name, known)
+    return kind(**{name: _convert(value, hints[name], name) for name, value in given.items()})
+
+
+def _convert(value: Any, hint: Any, name: str) -> Any:
+    """Turn `value` into the type that the setting declares."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        choices = get_args(hint)
+        if value in choices:
+            return value
+        raise unknown_name(f"value of setting {name!r}", str(value), [str(choice) for choice in choices])
+    if origin in (Union, UnionType):
+        options = get_args(hint)
+        if NoneType in options and (value is None or str(value).lower() == "none"):
+            return None
+        return _convert(value, next(option for option in options if option is not NoneType), name)
+    if hint is bool:
+        text = str(value).lower()
+        if text in ("true", "yes", "1", "on"):
+            return True
+        if text in ("false", "no", "0", "off"):
+            return False
+        raise UsageError(f"setting {name!r} takes true or false, not {value!r}")
+    try:
+        if hint is int and isinstance(value, float) and not value.is_integer():
+            raise ValueError
+        return hint(value)
+    except (TypeError, ValueError):
+        kind = {"int": "a whole number", "float": "a number"}.get(hint.__name__, hint.__name__)
+        raise UsageError(f"setting {name!r} takes {kind}, not {value!r}") from None

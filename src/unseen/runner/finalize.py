@@ -1,0 +1,196 @@
+"""What a run came to: the closing evaluation of the selected model, and the result that records give."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from unseen.data import Indices, Samples, Task
+from unseen.engine import Engine, Experiment, NoAnswer, Workspace, judged
+from unseen.engine.experiment import EvaluationSet
+from unseen.errors import UnseenError
+from unseen.evaluation import (
+    PRIMARY,
+    VALIDATION_DOMAIN,
+    ClassificationTally,
+    GroupedTally,
+    Selection,
+    Tally,
+    group_metrics,
+    mean_metric,
+    predict_batches,
+    select,
+)
+from unseen.privacy import Leaving, Left, totals
+from unseen.runs.records import Record
+from unseen.seeding import numpy_generator
+
+SCATTER = "targets of samples with their predictions, for the report"
+PICTURES = "example images, for the report"
+EXAMPLES = 12
+SCATTER_POINTS = 500
+
+
+def final_record(engine: Engine, weights: torch.Tensor, selected_round: int) -> Record:
+    """Evaluate these weights in the detail that the report shows.
+
+    Single samples (pictures, points) are shown only where they lie in this process anyway.
+    """
+    workspace = engine.workspace
+    experiment = workspace.experiment
+    sets = experiment.evaluation_sets("validation", VALIDATION_DOMAIN, "test", "target")
+    sets, tallies = _answered(sets, engine.evaluate(weights, sets))
+    workspace.flat.load(weights)
+    record: Record = {"round": selected_round, **judged(experiment, sets, tallies)}
+    confusion = []
+    for (domain, split), found, entry in zip(sets, tallies, record["scores"], strict=True):
+        tally = found.whole() if isinstance(found, GroupedTally) else found
+        if isinstance(tally, ClassificationTally):
+            entry["per_class"] = dict(zip(experiment.data.classes, tally.per_class(), strict=True))
+            if split == "target":
+                confusion.append({"domain": domain, "matrix": tally.confusion.tolist()})
+    shown = Left()
+    if experiment.data.task == "regression":
+        scatter = _scatter(workspace) if engine.holds_data else []
+        for plot in scatter:
+            numbers = 2 * len(plot["truth"])
+            shown.add(plot["domain"], [Leaving(SCATTER, numbers, 8 * numbers)])
+        return {**record, "scatter": scatter, "left": record["left"] + shown.entries()}
+    pictures = experiment.data.is_image and not experiment.data.is_measured
+    examples = _examples(workspace) if pictures and engine.holds_data else []
+    if examples:
+        sizes = sum(len(example["png"]) * 3 // 4 for example in examples)
+        shown.add(examples[0]["domain"], [Leaving(PICTURES, len(examples), sizes)])
+    return {
+        **record,
+        "confusion": confusion,
+        "examples": examples,
+        "left": record["left"] + shown.entries(),
+    }
+
+
+def _answered(
+    sets: Sequence[EvaluationSet], answers: Sequence[Tally | NoAnswer]
+) -> tuple[list[EvaluationSet], list[Tally]]:
+    """Insist on the held-out domains: without them there is no result. A source may have left for good."""
+    for (domain, split), answer in zip(sets, answers, strict=True):
+        if isinstance(answer, NoAnswer) and split == "target":
+            raise UnseenError(
+                f"the closing evaluation lacks {domain}, which is held out: {answer.reason}; "
+                "all rounds are kept, go on with --resume once it is back"
+            )
+    found = [
+        (key, answer) for key, answer in zip(sets, answers, strict=True) if not isinstance(answer, NoAnswer)
+    ]
+    return [key for key, _ in found], [tally for _, tally in found]
+
+
+def make_result(records: Sequence[Record], *, selection: Selection, task: Task) -> dict[str, Any]:
+    """Derive metrics, times and bytes from the records alone."""
+    final = next(record for record in reversed(records) if record["event"] == "final")
+    rounds = [record for record in records if record["event"] == "round"]
+    primary = PRIMARY[task]
+    of_rule = {rule: select(records, rule, task) for rule in ("source-validation", "last", "oracle")}
+    targets = [score for score in final["scores"] if score["split"] == "target"]
+    judged_on = [score for score in final["scores"] if score["split"] != "test"]
+    worst = min(judged_on, key=lambda score: _or_low(score["metrics"][primary]))
+    parts = {
+        "target": _means(final, "target", primary),
+        "target_oracle": _means(of_rule["oracle"], "target", primary),
+        "target_last": _means(of_rule["last"], "target", primary),
+        "source_validation": _means(final, "validation", primary),
+        "in_domain": _means(final, "test", primary),
+        "worst_domain": {"domain": worst["domain"], primary: worst["metrics"][primary]},
+    }
+    if chosen_by := _means(final, VALIDATION_DOMAIN, primary):
+        parts["validation_domains"] = chosen_by
+    if groups := group_metrics(final, "target", primary):
+        parts["worst_group"] = {"group": groups["group"], primary: groups["worst"]}
+    return {
+        "selected_round": final["round"],
+        "selection": selection,
+        "metrics": parts,
+        "target_domains": {score["domain"]: score["metrics"] for score in targets},
+        "bytes_up": sum(record["bytes_up"] for record in rounds),
+        "bytes_down": sum(record["bytes_down"] for record in rounds),
+        "left": totals(records),
+    }
+
+
+def _means(evaluation: Record | None, split: str, primary: str) -> dict[str, Any] | None:
+    """Mean of every metric over the domains of a split, and its groups' metrics; None without domains."""
+    found = [score for score in (evaluation or {"scores": []})["scores"] if score["split"] == split]
+    if evaluation is None or not found:
+        return None
+    means = {name: mean_metric(evaluation, split, name) for name in found[0]["metrics"]}
+    known = {name: None if math.isnan(value) else value for name, value in means.items()}
+    if groups := group_metrics(evaluation, split, primary):
+        known |= {f"pooled_{primary}": groups["pooled"], f"worst_group_{primary}": groups["worst"]}
+    return known
+
+
+def _or_low(value: float | None) -> float:
+    return -2.0 if value is None else value
+
+
+def _outputs(workspace: Workspace, rows: Indices) -> torch.Tensor:
+    samples = Samples(workspace.experiment.data, rows)
+    batches = predict_batches(workspace.deployed, samples, prepare=workspace.experiment.prepare)
+    return torch.cat([outputs for outputs, _ in batches]).cpu()
+
+
+def _scatter(workspace: Workspace) -> list[dict[str, Any]]:
+    """Truth and prediction of some held-out samples, in the target's own unit."""
+    experiment = workspace.experiment
+    plots = []
+    for domain in experiment.federation.held_out:
+        rows = experiment.federation.target_indices(domain)[:SCATTER_POINTS]
+        predicted = _outputs(workspace, rows).squeeze(1).numpy()
+        both = np.stack([experiment.data.targets[rows], predicted])
+        truth, predicted = both * experiment.target_scale + experiment.target_mean
+        plots.append({"domain": domain, "truth": truth.tolist(), "predicted": predicted.tolist()})
+    return plots
+
+
+def _examples(workspace: Workspace) -> list[dict[str, Any]]:
+    """Some held-out images with their predictions: as many wrong ones as right ones, if there are."""
+    experiment: Experiment = workspace.experiment
+    domain = experiment.federation.held_out[0]
+    rows = experiment.federation.target_indices(domain)
+    generator = numpy_generator(experiment.seed, "example images")
+    rows = generator.permutation(rows)[: 20 * EXAMPLES]
+    probabilities = _outputs(workspace, rows).softmax(dim=1)
+    confidence, predicted = probabilities.max(dim=1)
+    truth = experiment.data.targets[rows]
+    right = np.flatnonzero(predicted.numpy() == truth)
+    wrong = np.flatnonzero(predicted.numpy() != truth)
+    half = EXAMPLES // 2
+    few_right = right[: max(half, EXAMPLES - len(wrong))]
+    chosen = [*few_right, *wrong[: EXAMPLES - len(few_right)]]
+    classes = experiment.data.classes
+    return [
+        {
+            "domain": domain,
+            "truth": classes[int(truth[place])],
+            "predicted": classes[int(predicted[place])],
+            "probability": float(confidence[place]),
+            "png": _png(experiment.data.inputs[rows[place]]),
+        }
+        for place in chosen
+    ]
+
+
+def _png(pixels: npt.NDArray[np.uint8]) -> str:
+    from PIL import Image
+
+    image = Image.fromarray(cast(Any, pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels))
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG")
+    return base64.b64encode(buffer.getvalue()).decode()

@@ -1,0 +1,289 @@
+"""From a configuration to an experiment: loads the data, deals it out, builds the model and the method."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from unseen.callbacks.base import Listener
+from unseen.config import RunConfig
+from unseen.data import DataRequest, DataSet, load_data
+from unseen.data.augment import AUGMENTATIONS
+from unseen.data.sources import Progress, no_progress
+from unseen.data.transforms import Normalise
+from unseen.engine import UPDATE_DTYPES, Experiment, Hands, choose_device, choose_hands
+from unseen.errors import UnseenError, UsageError, unknown_name
+from unseen.evaluation import SELECTION_RULES
+from unseen.federation import (
+    PARTITIONS,
+    Federation,
+    PartitionPlan,
+    SplitFractions,
+    make_federation,
+    participant_count,
+)
+from unseen.methods import METHODS, make_method
+from unseen.methods.base import Method
+from unseen.models import ModelFacts, Network, build_model
+from unseen.models.pretrained import weights_file
+from unseen.privacy import PlannedRun, Protection, make_protection
+from unseen.training import Preparation, TrainingPlan, check_precision
+
+if TYPE_CHECKING:
+    from unseen.data.encoding import TableEncoding
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A configuration with every choice made, its experiment, and the run's identity.
+
+    notes  what the user should know before the run starts: what the protection costs
+    """
+
+    config: RunConfig
+    experiment: Experiment
+    facts: ModelFacts
+    encoding: TableEncoding | None
+    hands: Hands
+    run_id: str
+    notes: tuple[str, ...] = ()
+
+
+def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = None) -> Setup:
+    """Resolve a configuration; `data` stands in for loading what it names.
+
+    Cheap checks come first, so that a wrong name costs no decoding.
+    """
+    method = check_names(config)
+    protection = make_protection(config.protect, config.protect_settings)
+    device = choose_device(config.device)
+    check_precision(config.precision, device)
+    data = data or load_data(data_request(config, listener.preparing))
+    if len(data.domains) < 2:
+        raise UnseenError(
+            f"{data.name} has one domain only ({data.domains[0]}); hold one out and train on others: "
+            "at least two are needed"
+        )
+    data.require_hold_out(config.hold_out, config.sources, config.validate_on)
+    federation = make_federation(
+        data,
+        held_out=config.hold_out,
+        among=config.sources,
+        validate_on=config.validate_on,
+        plan=partition_plan(config),
+        fractions=SplitFractions(validation=config.validation, test=config.test),
+        seed=config.seed,
+    )
+    if method.topology == "pooled":
+        federation = federation.pooled()
+    encoding = None
+    if data.columns:
+        from unseen.data.encoding import encode, fit_encoding
+
+        rows = [federation[position].train for position in range(len(federation))]
+        encoding = fit_encoding(data, rows, statistics=cast(Any, config.table_statistics))
+        data = encode(data, encoding)
+    _check_batch_size(config, federation)
+    _check_augmentation(config, data)
+
+    config = config.resolved(
+        task=data.task,
+        model=config.model or _default_model(data),
+        augment=config.augment or _default_augmentation(data),
+        image_size=data.input_shape[-1] if data.is_image else None,
+        settings=dict(vars(method.settings)),
+        protect_settings=dict(vars(protection.settings)),
+    )
+    experiment = make_experiment(
+        config,
+        data,
+        federation,
+        method=method,
+        target=(encoding.target_mean, encoding.target_std) if encoding else (0.0, 1.0),
+    )
+    content = {"data_fingerprint": data.fingerprint}
+    weights = _weights_file(config)
+    if weights is not None:
+        content["weights_fingerprint"] = hashlib.sha256(weights.read_bytes()).hexdigest()
+    hands = choose_hands(
+        workers=config.workers,
+        threads=config.threads,
+        clients=participant_count(len(federation), config.fraction),
+        parameters=sum(parameter.numel() for parameter in experiment.network.parameters()),
+        samples=experiment.samples_in_round(config.fraction) * config.rounds,
+        on_cpu=device.type == "cpu",
+    )
+    config = config.resolved(workers=hands.workers, threads=hands.threads)
+    facts = ModelFacts(data.input_shape, data.outputs)
+    notes: tuple[str, ...] = ()
+    if experiment.protected:
+        protection, notes = _planned_protection(config, experiment)
+        experiment = replace(experiment, protection=protection)
+        config = config.resolved(protect_settings=dict(vars(protection.settings)))
+    return Setup(config, experiment, facts, encoding, hands, config.identity(**content), notes)
+
+
+def make_experiment(
+    config: RunConfig,
+    data: DataSet,
+    federation: Federation,
+    *,
+    method: Method[Any],
+    target: tuple[float, float] = (0.0, 1.0),
+) -> Experiment:
+    """Put together what a resolved configuration says, on all of the data or on one site's part of it.
+
+    target  mean and deviation by which regression targets were standardised
+    """
+    weights = _weights_file(config)
+    facts = ModelFacts(data.input_shape, data.outputs)
+    network = build_model(cast(str, config.model), facts, seed=config.seed, weights=weights)
+    return Experiment(
+        data=data,
+        federation=federation,
+        method=method,
+        network=network,
+        plan=_plan(config),
+        prepare=Preparation(
+            normalise=_normalisation(data, network),
+            augmentation=cast(str, config.augment),
+            device=choose_device(config.device),
+            precision=cast(Any, config.precision),
+        ),
+        compile=config.compile,
+        seed=config.seed,
+        update_dtype=config.update_dtype,
+        target_mean=target[0],
+        target_scale=target[1],
+        protection=make_protection(config.protect, config.protect_settings),
+    )
+
+
+def _weights_file(config: RunConfig) -> Path | None:
+    return weights_file(config.weights, cast(str, config.model), _data_root(config))
+
+
+def partition_plan(config: RunConfig) -> PartitionPlan:
+    """How the configuration deals domains to clients."""
+    return PartitionPlan(
+        kind=cast(Any, config.partition),
+        clients_per_domain=config.clients_per_domain,
+        alpha=config.alpha,
+        heterogeneity=config.heterogeneity,
+    )
+
+
+def check_names(config: RunConfig) -> Method[Any]:
+    """Refuse unknown names, and a protection that cannot serve the method, before anything slow happens."""
+    method = make_method(config.method, config.settings)
+    protection = make_protection(config.protect, config.protect_settings)
+    reason = protection.why_not(method.facts)
+    if reason is not None:
+        served = [name for name in METHODS if protection.why_not(make_method(name).facts) is None]
+        raise UsageError(
+            f"--protect {protection.name} cannot serve {method.name}: {reason}. It serves {', '.join(served)}"
+        )
+    for kind, name, known in (
+        ("selection rule", config.selection, SELECTION_RULES),
+        ("partition", config.partition, PARTITIONS),
+        ("augmentation", config.augment or "none", AUGMENTATIONS),
+        ("engine", config.engine, ("local", "flower")),
+        ("dtype of updates", config.update_dtype, UPDATE_DTYPES),
+        ("table statistics", config.table_statistics, ("federated", "local")),
+        ("task", config.task or "classification", ("classification", "regression")),
+    ):
+        if name not in known:
+            raise unknown_name(kind, name, known)
+    if config.update_dtype != "float32" and config.protect != "none":
+        raise UsageError(
+            f"--update-dtype is for updates that are sent as they are, not with --protect {config.protect}"
+        )
+    _plan(config)
+    return method
+
+
+def _planned_protection(config: RunConfig, experiment: Experiment) -> tuple[Protection[Any], tuple[str, ...]]:
+    """Let the protection look at the whole run; return it ready for this run, and what it costs."""
+    method, federation, protection = experiment.method, experiment.federation, experiment.protection
+    planned = PlannedRun(
+        method=method.facts,
+        rounds=config.rounds,
+        train_sizes=federation.train_sizes.tolist(),
+        in_round=participant_count(len(federation), config.fraction),
+        module=method.build_for(experiment.network, sources=federation.sources, seed=config.seed),
+        plan=experiment.plan,
+        seed=config.seed,
+    )
+    protection.check(planned)
+    protection = protection.planned(planned)
+    return protection, tuple(protection.cost_notes(planned))
+
+
+def _data_root(config: RunConfig) -> Path | None:
+    root = config.data_root or os.environ.get("UNSEEN_DATA")
+    return Path(root).expanduser() if root else None
+
+
+def data_request(config: RunConfig, progress: Progress = no_progress) -> DataRequest:
+    """What a configuration asks of its data source."""
+    return DataRequest(
+        source=config.data,
+        root=_data_root(config),
+        image_size=config.image_size,
+        domain_column=config.domain_column,
+        target_column=config.target,
+        task=config.task,
+        skip_unreadable=config.skip_unreadable,
+        progress=progress,
+    )
+
+
+def _plan(config: RunConfig) -> TrainingPlan:
+    return TrainingPlan(
+        epochs=config.local_epochs,
+        batch_size=config.batch_size,
+        lr=config.lr,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        optimiser=cast(Any, config.optimiser),
+        batches_per_epoch=config.batches_per_epoch,
+        label_smoothing=config.label_smoothing,
+    )
+
+
+def _check_batch_size(config: RunConfig, federation: Federation) -> None:
+    sizes = federation.train_sizes
+    smallest = int(sizes.argmin())
+    if config.batch_size > sizes[smallest]:
+        raise UsageError(
+            f"batch size {config.batch_size} is larger than the {sizes[smallest]} training samples of client "
+            f"{federation.names[smallest]!r}; use --batch-size {sizes[smallest]} or less, or fewer clients"
+        )
+
+
+def _default_model(data: DataSet) -> str:
+    if not data.is_image:
+        return "mlp"
+    return "mnist-cnn" if data.input_shape[-1] <= 32 else "resnet18"
+
+
+def _default_augmentation(data: DataSet) -> str:
+    """Augment photographs; small digits, measured values and tables stay as they are."""
+    photographs = data.is_image and not data.is_measured and data.input_shape[-1] > 32
+    return "standard" if photographs else "none"
+
+
+def _normalisation(data: DataSet, network: Network) -> Normalise:
+    """How the network wants pixels; measured values come normalised already."""
+    return Normalise() if data.is_measured else Normalise(mean=network.pixel_mean, std=network.pixel_std)
+
+
+def _check_augmentation(config: RunConfig, data: DataSet) -> None:
+    if data.is_measured and config.augment not in (None, "none"):
+        raise UsageError(
+            f"--augment {config.augment} changes pixels of 8 bits; {data.name} holds measured values: "
+            "use --augment none"
+        )

@@ -1,0 +1,75 @@
+"""The run folder: what lies where, and who may write into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from unseen.config import RunConfig
+from unseen.errors import UsageError
+from unseen.fileio import locked
+
+
+class RunFolder:
+    """Paths of a run's files, and the rules for starting in a folder that is not empty."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.toml"
+        self.records = path / "records.jsonl"
+        self.result = path / "result.json"
+        self.model = path / "model.safetensors"
+        self.report = path / "report.html"
+        self.checkpoint = path / "checkpoints" / "latest.safetensors"
+        self.client_states = path / "checkpoints" / "clients"
+        self._lock = path / "checkpoints" / "lock"
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether a run was begun here."""
+        return self.config.exists()
+
+    def require_free(self) -> None:
+        """Refuse a folder in which a new run would meet other files."""
+        if self.holds_run:
+            state = "a finished run" if self.result.exists() else "an unfinished run"
+            raise UsageError(
+                f"{self.path} holds {state} already: add --resume to go on with it, or choose another --out"
+            )
+        if self.path.is_file():
+            raise UsageError(f"{self.path} is a file; --out takes a folder")
+        if self.path.is_dir() and any(self.path.iterdir()):
+            raise UsageError(f"{self.path} is not empty and holds no run: choose another --out")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second process out of the folder; the lock ends with the process, however it ends."""
+        with locked(self._lock, place=self.path):
+            yield
+
+
+NAMED_DOMAINS = 3
+"""Of more held-out domains, a run folder's name has these."""
+
+
+def default_folder(config: RunConfig, *, resume: bool) -> Path:
+    """Choose a run folder under runs/: the newest of that name to resume, else the first that is free."""
+    held_out = config.hold_out[:NAMED_DOMAINS]
+    if more := len(config.hold_out) - len(held_out):
+        held_out = (*held_out, f"{more}-more")
+    parts = [Path(config.data).stem, *held_out, config.method, str(config.seed)]
+    base = Path("runs") / "-".join(part.replace("/", "_") for part in parts)
+    names = [base, *(base.with_name(f"{base.name}.{number}") for number in range(2, 1000))]
+    free = next(position for position, path in enumerate(names) if not path.exists())
+    return names[max(free - 1, 0)] if resume else names[free]
+
+
+def resume_config(folder: Path, given: dict[str, Any]) -> RunConfig:
+    """Read the configuration of an unfinished run, with what the caller says of where it runs now."""
+    path = RunFolder(folder).config
+    if not path.exists():
+        raise UsageError(f"{folder} holds no run to go on with (no config.toml)")
+    recorded = RunConfig.load(path)
+    return RunConfig.from_mapping({**vars(recorded), **given})

@@ -1,0 +1,161 @@
+"""Reading a run folder: configuration, records and result, whole or as far as the run has come.
+
+Everything the report shows is computed from these three files, so a report can be made again at any
+time, on another machine, without the data or the model.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unseen.errors import UnseenError, UsageError
+from unseen.runs.records import Record
+
+HEADLINE_METRIC = {"classification": "accuracy", "regression": "pearson_r"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run folder says; `result` is None while the run is unfinished."""
+
+    folder: Path
+    config: dict[str, Any]
+    records: list[Record]
+    result: dict[str, Any] | None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return self.result is not None
+
+    @property
+    def facts(self) -> Record:
+        """The result, or, while there is none, what the start record and the configuration tell."""
+        if self.result is not None:
+            return self.result
+        known = {"run_id": self.start.get("run_id", ""), "held_out": self.held_out, "task": self.task}
+        return self.config | known | {"data": self.data.get("name", self.config.get("data", ""))}
+
+    @property
+    def start(self) -> Record:
+        """The first start record, or an empty one."""
+        return next(iter(self.events("start")), {})
+
+    @property
+    def data(self) -> Record:
+        """What the start record says of the data: classes, domains, counts, notes."""
+        return dict(self.start.get("data") or {})
+
+    @property
+    def final(self) -> Record:
+        """The final record, or an empty one."""
+        return next(reversed(self.events("final")), {})
+
+    @property
+    def rounds(self) -> list[Record]:
+        """Round records in order; of a round that was repeated after a crash, the last."""
+        return self._by_round("round")
+
+    @property
+    def evaluations(self) -> list[Record]:
+        """Evaluation records in order; of a repeated one, the last."""
+        return self._by_round("evaluation")
+
+    @property
+    def held_out(self) -> list[str]:
+        """Names of the domains that took no part in training."""
+        found = (
+            (self.result or {}).get("held_out") or self.start.get("held_out") or self.config.get("hold_out")
+        )
+        return [found] if isinstance(found, str) else [str(name) for name in found or []]
+
+    @property
+    def task(self) -> str:
+        """ "classification" or "regression"."""
+        found = (self.result or {}).get("task") or self.data.get("task") or self.config.get("task")
+        return str(found or "classification")
+
+    @property
+    def metric(self) -> str:
+        """The metric that stands in headlines: the one by which rounds are selected."""
+        return HEADLINE_METRIC.get(self.task, "accuracy")
+
+    @property
+    def selected_round(self) -> int | None:
+        """The round whose model was kept."""
+        found = (self.result or {}).get("selected_round", self.final.get("round"))
+        return None if found is None else int(found)
+
+    def events(self, kind: str) -> list[Record]:
+        """All records of one kind, in the order of writing."""
+        return [record for record in self.records if record.get("event") == kind]
+
+    def _by_round(self, kind: str) -> list[Record]:
+        latest = {int(record["round"]): record for record in self.events(kind) if "round" in record}
+        return [latest[number] for number in sorted(latest)]
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run folder; a line that a crash tore off at the end of the records is left out."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder: give the run folder that 'unseen train' wrote")
+    config, records, result = folder / "config.toml", folder / "records.jsonl", folder / "result.json"
+    if not records.is_file() and not config.is_file():
+        raise UsageError(
+            f"{folder} is not a run folder: it has neither config.toml nor records.jsonl; "
+            "give the folder that 'unseen train' wrote"
+        )
+    return Run(
+        folder=folder,
+        config=_read_config(config) if config.is_file() else {},
+        records=_read_records(records) if records.is_file() else [],
+        result=_read_result(result) if result.is_file() else None,
+    )
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UnseenError(
+            f"{path} is not valid TOML ({error}); was it edited? Train again to restore it"
+        ) from error
+
+
+def _read_result(path: Path) -> dict[str, Any]:
+    try:
+        result = _parse(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UnseenError(f"{path} is not valid JSON ({error}); delete it and resume the run") from error
+    if not isinstance(result, dict):
+        raise UnseenError(f"{path} holds a {type(result).__name__}, expected an object; resume the run")
+    return result
+
+
+def _read_records(path: Path) -> list[Record]:
+    lines = path.read_bytes().split(b"\n")
+    records: list[Record] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = _parse(line.decode("utf-8"))
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise UnseenError(
+                f"{path} line {number} is not a JSON record ({error}); "
+                "only the last line of an interrupted run may be incomplete"
+            ) from error
+        if not isinstance(record, dict):
+            raise UnseenError(f"{path} line {number} holds a {type(record).__name__}, expected an object")
+        records.append(record)
+    return records
+
+
+def _parse(text: str) -> Any:
+    return json.loads(text, parse_constant=lambda _: None)

@@ -1,0 +1,1 @@
+"""Loss terms that methods add to the task loss."""
