@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from unseen.registry import Registry
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
-AUGMENTATIONS: Registry[Augmentation] = Registry("augmentation")
+AUGMENTATIONS: Registry[Augmentation] = Registry("augmentation", group="unseen.augmentations")
 
 _CROP_AREA = (0.8, 1.0)
 _CROP_RATIO = (3 / 4, 4 / 3)

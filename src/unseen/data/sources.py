@@ -74,7 +74,7 @@ class Source:
         return self.obtain is not None
 
 
-SOURCES: Registry[Source] = Registry("data set")
+SOURCES: Registry[Source] = Registry("data set", group="unseen.data", builtin=("unseen.data.named",))
 TABLE_SUFFIXES = (".csv", ".parquet")
 
 

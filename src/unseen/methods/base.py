@@ -144,7 +144,7 @@ class Method(ABC, Generic[S]):
         """Merge a round's updates into the new global weights."""
 
 
-METHODS: Registry[type[Method[Any]]] = Registry("method")
+METHODS: Registry[type[Method[Any]]] = Registry("method", group="unseen.methods", builtin=("unseen.methods",))
 
 
 def register(method: type[Method[Any]]) -> type[Method[Any]]:

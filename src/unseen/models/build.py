@@ -63,7 +63,7 @@ class ModelSummary(NamedTuple):
     reference: tuple[int, ...]
 
 
-MODELS: Registry[ModelEntry] = Registry("model")
+MODELS: Registry[ModelEntry] = Registry("model", group="unseen.models", builtin=("unseen.models.build",))
 
 
 def build_model(name: str, facts: ModelFacts, *, seed: int, weights: Path | None = None) -> Network:

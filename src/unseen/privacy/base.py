@@ -139,7 +139,9 @@ class Protection(Generic[S]):
         return "Updates were sent as they are; whoever runs the server can read each client's own."
 
 
-PROTECTIONS: Registry[type[Protection[Any]]] = Registry("protection")
+PROTECTIONS: Registry[type[Protection[Any]]] = Registry(
+    "protection", group="unseen.protections", builtin=("unseen.privacy",)
+)
 
 
 def register_protection(protection: type[Protection[Any]]) -> type[Protection[Any]]:
