@@ -21,8 +21,8 @@ from measure import options, report
 from PIL import Image
 
 from unseen.config import RunConfig
-from unseen.deploy.one_machine import FederationHere
 from unseen.deploy.submit import run_on_flower
+from unseen.deploy.testing import LocalFederation
 from unseen.runner.run import run
 from unseen.runs.folder import RunFolder
 from unseen.runs.records import read_records
@@ -88,7 +88,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         make_images(place / "images", (*SITES, HELD_OUT))
-        with FederationHere(place / "images", place / "federation").start((*SITES, HELD_OUT)) as federation:
+        with LocalFederation(place / "images", place / "federation").start((*SITES, HELD_OUT)) as federation:
             for size in MODELS:
                 for sites in (2, 4, 8):
                     config, own = job(place / "images", size, sites, rounds), f"{size}, {sites} sites"

@@ -33,8 +33,8 @@ def app_command(  # noqa: PLR0917 (one parameter an option)
         unseen app my_app --job job.toml
     """
     from unseen.config import RunConfig
-    from unseen.deploy.app_folder import write_app
-    from unseen.deploy.coordinator import Terms
+    from unseen.deploy.coordinator import RoundPolicy
+    from unseen.deploy.flower.app_folder import write_app
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is not empty; name a new folder")
@@ -42,7 +42,7 @@ def app_command(  # noqa: PLR0917 (one parameter an option)
     if hold_out:
         given = {**given, "hold_out": hold_out}
     config = RunConfig.from_mapping(given)
-    terms = Terms(deadline=round_deadline, min_sites=min_sites)
+    terms = RoundPolicy(deadline=round_deadline, min_sites=min_sites)
     write_app(folder, config, out=out, resume=False, terms=terms)
     messages().print(
         f"Wrote a Flower app into {folder}. Start it on your SuperLink:\n  flwr run {folder}",

@@ -13,7 +13,7 @@ from unseen.cli.up import DEFAULT_HOME, HomeOption
 from unseen.errors import UsageError
 
 if TYPE_CHECKING:
-    from unseen.deploy.superlink import CoordinatorHome
+    from unseen.deploy.coordinator_home import CoordinatorHome
 
 
 def invite_command(
@@ -38,10 +38,10 @@ def invite_command(
 
         unseen invite hospital_a --key hospital_a.pub
     """
+    from unseen.deploy.coordinator_home import CoordinatorHome
     from unseen.deploy.invitation import SUFFIX, Invitation, require_site_name
     from unseen.deploy.keys import fingerprint, read_public_key
     from unseen.deploy.members import Members
-    from unseen.deploy.superlink import CoordinatorHome
 
     if revoke and key is not None:
         raise UsageError("--revoke takes a site's key away and --key gives one: use one at a time")

@@ -40,9 +40,9 @@ def join_command(
         unseen join hospital_a.invitation --data ./our-images
     """
     from unseen.cli.up import terminated_like_interrupted
-    from unseen.deploy.environment import require_flower
+    from unseen.deploy.flower.compat import require_flower
     from unseen.deploy.invitation import Invitation
-    from unseen.deploy.supernode import open_site, stay_connected
+    from unseen.deploy.site_home import open_site, stay_connected
     from unseen.fileio import locked
 
     require_flower()

@@ -12,7 +12,7 @@ from unseen.errors import UsageError
 if TYPE_CHECKING:
     from unseen.callbacks.base import Listener
     from unseen.config import RunConfig
-    from unseen.deploy.flwr_command import Coordinator
+    from unseen.deploy.flower.flwr_cli import SuperLinkConnection
     from unseen.runner.run import RunResult
 
 
@@ -56,7 +56,7 @@ def run_somewhere(
         return run(config, out=out, resume=resume, listener=listener)
     if place is None or place.coordinator is None:
         raise UsageError("--engine flower needs --coordinator ADDRESS, where `unseen up` listens (host:port)")
-    from unseen.deploy.coordinator import Terms
+    from unseen.deploy.coordinator import RoundPolicy
     from unseen.deploy.submit import run_on_flower
 
     return run_on_flower(
@@ -64,15 +64,15 @@ def run_somewhere(
         coordinator=_coordinator(place.coordinator, place.ca),
         out=out,
         resume=resume,
-        terms=Terms(deadline=place.round_deadline, min_sites=place.min_sites),
+        terms=RoundPolicy(deadline=place.round_deadline, min_sites=place.min_sites),
         listener=listener,
     )
 
 
-def _coordinator(named: str, ca: Path | None) -> Coordinator:
+def _coordinator(named: str, ca: Path | None) -> SuperLinkConnection:
     """Take an address as it is; a folder is the home of a coordinator on this machine."""
-    from unseen.deploy.flwr_command import Coordinator
-    from unseen.deploy.superlink import CoordinatorHome
+    from unseen.deploy.coordinator_home import CoordinatorHome
+    from unseen.deploy.flower.flwr_cli import SuperLinkConnection
 
     if Path(named).is_dir():
         return CoordinatorHome.load(Path(named)).here
@@ -80,4 +80,4 @@ def _coordinator(named: str, ca: Path | None) -> Coordinator:
         raise UsageError(f"--coordinator {named}: expected host:port, or the folder of `unseen up --home`")
     if ca is not None and not ca.is_file():
         raise UsageError(f"no such file: {ca}; --ca takes the coordinator's authority, a PEM file")
-    return Coordinator(named, ca)
+    return SuperLinkConnection(named, ca)

@@ -15,7 +15,7 @@ from unseen.cli.console import INTERRUPTED, messages
 from unseen.errors import UnseenError
 
 if TYPE_CHECKING:
-    from unseen.deploy.superlink import CoordinatorHome
+    from unseen.deploy.coordinator_home import CoordinatorHome
 
 HomeOption = Annotated[Path, typer.Option(help="The coordinator's folder: keys, certificates, state.")]
 DEFAULT_HOME = Path("federation")
@@ -39,9 +39,9 @@ def up_command(
 
         unseen up --home federation --host fed.example.org
     """
+    from unseen.deploy.coordinator_home import open_home, start_coordinator
+    from unseen.deploy.flower.processes import stop_process
     from unseen.deploy.members import Members
-    from unseen.deploy.processes import end
-    from unseen.deploy.superlink import open_home, start_coordinator
     from unseen.fileio import locked
 
     console = messages()
@@ -66,7 +66,7 @@ def up_command(
             say("\nStopping; sites wait until it is back.")
             raise typer.Exit(INTERRUPTED) from None
         finally:
-            end(process)
+            stop_process(process)
 
 
 def _welcome(home: CoordinatorHome, sites: list[str]) -> str:

@@ -13,8 +13,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from unseen.deploy.environment import require_flower
-from unseen.deploy.orphan import leave_with_parent
+from unseen.deploy.flower.compat import exit_with_parent, require_flower
 from unseen.errors import UnseenError
 
 require_flower()
@@ -26,10 +25,10 @@ client_app = ClientApp()
 def coordinate_job(grid: Grid, context: Context) -> None:
     """Run the job that the app's configuration holds."""
     from unseen.config import RunConfig
-    from unseen.deploy.coordinator import Terms, coordinate
+    from unseen.deploy.coordinator import RoundPolicy, coordinate
     from unseen.deploy.events import Notebook
 
-    leave_with_parent()
+    exit_with_parent()
     settings = context.run_config
     notebook = Notebook(Path(str(settings["notebook"])) if settings.get("notebook") else None)
     try:
@@ -38,7 +37,7 @@ def coordinate_job(grid: Grid, context: Context) -> None:
             RunConfig.from_mapping(json.loads(str(settings["job"]))),
             out=Path(str(settings["out"])).expanduser(),
             resume=bool(settings["resume"]),
-            terms=Terms(
+            terms=RoundPolicy(
                 deadline=float(str(settings["round-deadline"])), min_sites=int(str(settings["min-sites"]))
             ),
             listener=notebook,
@@ -51,20 +50,20 @@ def coordinate_job(grid: Grid, context: Context) -> None:
 
 
 def _answer(message: Message, context: Context) -> Message:
-    from unseen.deploy.flower.message import from_record, to_record
-    from unseen.deploy.ledger import write_down
+    from unseen.deploy.flower.message import from_flower_record, to_flower_record
+    from unseen.deploy.ledger import append_entry
     from unseen.deploy.site import Site
 
-    leave_with_parent()
+    exit_with_parent()
     node = context.node_config
     for key in ("site", "data", "home"):
         if key not in node:
             raise UnseenError(f"this SuperNode's --node-config lacks {key!r}; start it with `unseen join`")
     site = Site(str(node["site"]), str(node["data"]), Path(str(node["home"])))
-    question = from_record(message.content)
+    question = from_flower_record(message.content)
     answer = site.answer(question)
-    write_down(site.home, question, answer)
-    return Message(to_record(answer), reply_to=message)
+    append_entry(site.home, question, answer)
+    return Message(to_flower_record(answer), reply_to=message)
 
 
 client_app.query()(_answer)

@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from unseen.callbacks.base import Listener
 from unseen.config import RunConfig
-from unseen.deploy.census import Census, SiteFacts, data_name, stand_in, told
 from unseen.deploy.flower.engine import FlowerEngine
-from unseen.deploy.flower.message import Parcel
+from unseen.deploy.flower.message import SiteMessage
 from unseen.deploy.flower.sites import Sites
 from unseen.deploy.job import Job, config_values, for_sites
+from unseen.deploy.site_summary import (
+    Census,
+    SiteSummary,
+    census_disclosure,
+    data_name,
+    make_placeholder_data,
+)
 from unseen.errors import UnseenError, UsageError
 from unseen.federation import require_separable
 from unseen.fileio import write_json
@@ -33,7 +39,7 @@ SETTLED_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Terms:
+class RoundPolicy:
     """How long sites may take, and how few of them will do.
 
     deadline   seconds within which a site must answer, and in which sites must come at the start
@@ -56,7 +62,7 @@ def coordinate(
     *,
     out: Path,
     resume: bool,
-    terms: Terms,
+    terms: RoundPolicy,
     listener: Listener,
     names: Mapping[str, str] | None = None,
 ) -> RunResult:
@@ -68,7 +74,7 @@ def coordinate(
     require_separable(partition_plan(config))
     folder = RunFolder(out)
     known = _read(folder) if resume else None
-    gathering = Gathering(grid, config, terms, listener, known=known, names=names or {})
+    gathering = SiteCollector(grid, config, terms, listener, known=known, names=names or {})
     census = gathering.census()
 
     def engine(setup: Setup, states: StateStore) -> FlowerEngine:
@@ -78,22 +84,22 @@ def coordinate(
             states,
             sites=gathering.sites,
             job=Job.of(setup).to_dict(),
-            beforehand=told(census),
+            beforehand=census_disclosure(census),
             min_sites=terms.min_sites,
         )
 
-    data = stand_in(census, name=data_name(config.data))
+    data = make_placeholder_data(census, name=data_name(config.data))
     return run(config, out=out, resume=resume, listener=listener, data=data, engine=engine)
 
 
-class Gathering:
+class SiteCollector:
     """Meets the sites at the start of a run, and judges those that come (or come back) later."""
 
     def __init__(
         self,
         grid: Grid,
         config: RunConfig,
-        terms: Terms,
+        terms: RoundPolicy,
         listener: Listener,
         *,
         known: Census | None,
@@ -103,7 +109,7 @@ class Gathering:
         self.found: Census = {}
         self.sites = Sites(
             grid,
-            census=Parcel({"config": config_values(for_sites(config))}),
+            census=SiteMessage({"config": config_values(for_sites(config))}),
             deadline=terms.deadline,
             welcome=self.welcome,
             names=names,
@@ -141,7 +147,7 @@ class Gathering:
     def welcome(self, site: str, facts: dict[str, Any]) -> str | None:
         """Take up a site, or say why not: after the start only known ones, with the data they had."""
         try:
-            said = SiteFacts.from_dict(facts)
+            said = SiteSummary.from_dict(facts)
         except UnseenError as error:
             return str(error)
         if self.known is None:
@@ -163,4 +169,4 @@ def _read(folder: RunFolder) -> Census | None:
     if not _path(folder).exists():
         return None
     values = json.loads(_path(folder).read_text(encoding="utf-8"))
-    return {site: SiteFacts.from_dict(facts) for site, facts in values.items()}
+    return {site: SiteSummary.from_dict(facts) for site, facts in values.items()}

@@ -7,7 +7,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from unseen.deploy.certificates import PRIVATE, PUBLIC, require_cryptography, write_new
+from unseen.deploy.tls import PRIVATE, PUBLIC, require_cryptography, write_new
 from unseen.errors import UnseenError, UsageError
 
 CURVES = ("secp256r1", "secp384r1", "secp521r1")

@@ -7,62 +7,64 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unseen.report.wording import size
+
 if TYPE_CHECKING:
-    from unseen.deploy.flower.message import Parcel
+    from unseen.deploy.flower.message import SiteMessage
 
 LEDGER = "sent.jsonl"
-FACTS = {
+HEADERS = {
     "census": "site's name, class names, number of samples of each, shape and fingerprint of data",
-    "statistics": "names of columns and levels",
     "train": "number of samples, training loss, counts, diagnostics",
     "consult": "answers to the protection",
     "evaluate": "loss sums",
 }
 """What an answer says beside its arrays."""
-ARRAYS = {"statistics": "sums of table columns", "evaluate": "counts that metrics follow from"}
+ARRAYS = {"evaluate": "counts that metrics follow from"}
 
 
-def write_down(home: Path, question: Parcel, answer: Parcel) -> None:
+def append_entry(home: Path, request: SiteMessage, answer: SiteMessage) -> None:
     """Add a line for an answer that is about to leave."""
-    values = kinds(question, answer)
-    facts = question.facts
+    values = disclosed_bytes(request, answer)
+    header = request.header
     line = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "ask": facts.get("ask"),
-        "run": facts.get("job", {}).get("run_id"),
-        "round": facts.get("round"),
+        "ask": header.get("ask"),
+        "run": header.get("job", {}).get("run_id"),
+        "round": header.get("round"),
         "values": values,
         "bytes": sum(values.values()),
-        "error": answer.facts.get("error"),
-        "notice": facts.get("notice"),
+        "error": answer.header.get("error"),
+        "notice": header.get("notice"),
     }
     with (home / LEDGER).open("a", encoding="utf-8") as file:
         file.write(json.dumps({key: value for key, value in line.items() if value is not None}) + "\n")
 
 
-def kinds(question: Parcel, answer: Parcel) -> dict[str, int]:
+def disclosed_bytes(request: SiteMessage, answer: SiteMessage) -> dict[str, int]:
     """Bytes of every kind of value in an answer."""
-    ask = str(question.facts.get("ask"))
+    ask = str(request.header.get("ask"))
     sent: Counter[str] = Counter()
     for name, array in answer.arrays.items():
-        sent[ARRAYS.get(ask) or _kind(name, question)] += array.nbytes
-    text = "message of an error" if "error" in answer.facts else FACTS.get(ask, "other facts")
-    sent[text] += len(json.dumps(answer.facts))
+        sent[ARRAYS.get(ask) or _kind(name, request)] += array.nbytes
+    text = "message of an error" if "error" in answer.header else HEADERS.get(ask, "other facts")
+    sent[text] += len(json.dumps(answer.header))
     return dict(sent)
 
 
-def _kind(name: str, question: Parcel) -> str:
+def _kind(name: str, request: SiteMessage) -> str:
     """What an array of a client is: weights, what its method sends beside them, or the protection's."""
     _, _, what = name.partition("/")
-    if question.facts.get("ask") == "consult":
+    if request.header.get("ask") == "consult":
         return f"protection: {what}"
     kind = "model weights" if what == "weights" else what.removeprefix("extras/")
-    protection = question.facts.get("job", {}).get("config", {}).get("protect", "none")
+    protection = request.header.get("job", {}).get("config", {}).get("protect", "none")
     return kind if protection == "none" else f"{kind} ({protection})"
 
 
@@ -82,3 +84,23 @@ class Ledger:
             self._read += len(whole)
             return [json.loads(line) for line in whole.splitlines()]
         return []
+
+
+ACTIONS = {
+    "census": "was asked about its data",
+    "train": "trained",
+    "consult": "answered the protection",
+    "evaluate": "evaluated the model",
+}
+
+
+def describe_entry(line: Mapping[str, Any]) -> Iterator[str]:
+    """What was done, and what left for it."""
+    if "notice" in line:
+        yield f"the coordinator says: {line['notice']}"
+    if "error" in line:
+        yield f"could not do what was asked: {line['error']}"
+        return
+    place = f"round {line['round']}: " if "round" in line else ""
+    sent = ", ".join(f"{kind} {size(number)}" for kind, number in line["values"].items())
+    yield f"{place}{ACTIONS.get(line.get('ask', ''), 'answered')}; sent {sent}"

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from unseen.deploy.flwr_command import Coordinator, flwr_json
+from unseen.deploy.flower.flwr_cli import SuperLinkConnection, run_flwr_json
 from unseen.deploy.keys import fingerprint
 from unseen.errors import UsageError
 from unseen.fileio import write_json, write_text
@@ -57,7 +57,7 @@ class Members:
             raise UsageError(f"this key belongs to site {same[0]} already; every site makes its own")
         return self._keep(Member(site, key))
 
-    def register(self, coordinator: Coordinator, *, all_known: bool = True) -> None:
+    def register(self, coordinator: SuperLinkConnection, *, all_known: bool = True) -> None:
         """Register with a running SuperLink whom it does not know yet.
 
         all_known  take our own word for it; else ask the SuperLink, whose database may have been lost
@@ -69,21 +69,21 @@ class Members:
         for member in waiting:
             self._registered(member, coordinator)
 
-    def _registered(self, member: Member, coordinator: Coordinator) -> None:
+    def _registered(self, member: Member, coordinator: SuperLinkConnection) -> None:
         key = self.home / "keys" / f"{member.site}.pub"
         write_text(key, f"{member.key}\n")
-        said = flwr_json(
+        said = run_flwr_json(
             ["supernode", "register", str(key), "--name", member.site], coordinator, home=self.home / "asking"
         )
         self._keep(Member(member.site, member.key, str(said["node-id"])))
 
-    def revoke(self, site: str, coordinator: Coordinator | None) -> None:
+    def revoke(self, site: str, coordinator: SuperLinkConnection | None) -> None:
         """Let a site in no more; a running SuperLink (if there is one) is told."""
         member = self._members.pop(site, None)
         if member is None:
             raise UsageError(f"site {site} has no key here; known: {', '.join(self._members) or 'none'}")
         if coordinator is not None and member.node:
-            flwr_json(["supernode", "unregister", member.node], coordinator, home=self.home / "asking")
+            run_flwr_json(["supernode", "unregister", member.node], coordinator, home=self.home / "asking")
         self._save()
 
     def _keep(self, member: Member) -> Member:
@@ -95,7 +95,7 @@ class Members:
         write_json(self.path, [asdict(member) for member in self])
 
 
-def known_nodes(coordinator: Coordinator, home: Path) -> list[dict[str, Any]]:
+def known_nodes(coordinator: SuperLinkConnection, home: Path) -> list[dict[str, Any]]:
     """What the SuperLink knows of its nodes."""
-    said = flwr_json(["supernode", "list"], coordinator, home=home / "asking")
+    said = run_flwr_json(["supernode", "list"], coordinator, home=home / "asking")
     return list(said["nodes"])

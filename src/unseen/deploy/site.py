@@ -12,10 +12,10 @@ import torch
 
 from unseen.config import RunConfig
 from unseen.data.site import SiteSamples, load_site
-from unseen.deploy.census import SiteFacts
-from unseen.deploy.flower.message import Parcel, as_arrays, as_tensor, narrowed
+from unseen.deploy.flower.message import SiteMessage, pack_weights, to_arrays, to_tensor
 from unseen.deploy.flower.tallies import pack_tallies
 from unseen.deploy.job import Job
+from unseen.deploy.site_summary import SiteSummary
 from unseen.engine import Experiment, RoundStart, Workspace
 from unseen.engine.experiment import EvaluationSet
 from unseen.engine.resources import keep_freed_memory
@@ -51,32 +51,32 @@ class Site:
             log.info("%s", note)
         return samples
 
-    def answer(self, parcel: Parcel) -> Parcel:
+    def answer(self, request: SiteMessage) -> SiteMessage:
         """Do what a message asks; whatever goes wrong becomes an answer that says so."""
         try:
-            if notice := parcel.facts.get("notice"):
+            if notice := request.header.get("notice"):
                 log.warning("the coordinator says: %s", notice)
-            return self._answer(parcel)
+            return self._answer(request)
         except UnseenError as error:
             log.error("%s", error)
-            return Parcel({"site": self.name, "error": str(error)})
+            return SiteMessage({"site": self.name, "error": str(error)})
         except Exception as error:
             log.exception("could not do what was asked")
             said = f"{type(error).__name__}: {error}".replace(self.data, "DATA")
-            return Parcel({"site": self.name, "error": said})
+            return SiteMessage({"site": self.name, "error": said})
 
-    def _answer(self, parcel: Parcel) -> Parcel:
-        what = parcel.facts["ask"]
+    def _answer(self, request: SiteMessage) -> SiteMessage:
+        what = request.header["ask"]
         if what == "census":
-            config = RunConfig.from_mapping(parcel.facts["config"])
-            return Parcel({"site": self.name, **SiteFacts.of(self.samples(config)).to_dict()})
-        part = SitePart(self, Job.from_dict(parcel.facts["job"]), str(parcel.facts["job"]["layout"]))
+            config = RunConfig.from_mapping(request.header["config"])
+            return SiteMessage({"site": self.name, **SiteSummary.of(self.samples(config)).to_dict()})
+        part = SitePart(self, Job.from_dict(request.header["job"]), str(request.header["job"]["layout"]))
         if what == "train":
-            return part.train(parcel)
+            return part.train(request)
         if what == "consult":
-            return part.consult(parcel)
+            return part.consult(request)
         if what == "evaluate":
-            return part.evaluate(parcel)
+            return part.evaluate(request)
         raise UnseenError(f"was asked for {what!r}, which this version of Unseen does not know")
 
 
@@ -115,17 +115,19 @@ class SitePart:
         method = make_method(config.method, config.settings)
         return make_experiment(config, data, federation, method=method)
 
-    def train(self, parcel: Parcel) -> Parcel:
+    def train(self, request: SiteMessage) -> SiteMessage:
         """Run the method's client half for the clients named, from the weights that came."""
-        experiment, states = self.experiment, self._states(parcel)
+        experiment, states = self.experiment, self._states(request)
         start = RoundStart(
-            parcel.facts["round"],
-            as_tensor(parcel.arrays["weights"]),
-            parcel.below("received/"),
-            sealing=parcel.below("sealing/"),
+            request.header["round"],
+            to_tensor(request.arrays["weights"]),
+            request.below("received/"),
+            sealing=request.below("sealing/"),
         )
-        reply = Parcel({"site": self.site.name, "layout": self.workspace.flat.layout.digest, "clients": {}})
-        for name in parcel.facts["clients"]:
+        reply = SiteMessage(
+            {"site": self.site.name, "layout": self.workspace.flat.layout.digest, "clients": {}}
+        )
+        for name in request.header["clients"]:
             position = experiment.federation.position(name)
             update = states.with_memory(
                 name,
@@ -134,10 +136,10 @@ class SitePart:
                 protected=experiment.protected,
             )
             self._warn_of(update, name, start.round)
-            reply.facts["clients"][name] = _numbers(update)
-            reply.arrays[f"{name}/weights"] = narrowed(update.weights, experiment.update_dtype)
-            reply.arrays.update(as_arrays(update.extras, prefix=f"{name}/extras/"))
-        reply.facts["versions"] = states.versions
+            reply.header["clients"][name] = _numbers(update)
+            reply.arrays[f"{name}/weights"] = pack_weights(update.weights, experiment.update_dtype)
+            reply.arrays.update(to_arrays(update.extras, prefix=f"{name}/extras/"))
+        reply.header["versions"] = states.versions
         return reply
 
     def _warn_of(self, update: Update, client: str, round: int) -> None:
@@ -147,42 +149,42 @@ class SitePart:
         if reason:
             log.warning("round %s: the update of %s will be set aside: %s", round, client, reason)
 
-    def consult(self, parcel: Parcel) -> Parcel:
+    def consult(self, request: SiteMessage) -> SiteMessage:
         """Let clients answer messages of the protection's server half; a refusal is an answer too."""
-        states, round = self._states(parcel), parcel.facts["round"]
-        reply = Parcel({"site": self.site.name, "refusals": {}})
-        for name in parcel.facts["clients"]:
-            message = parcel.below(f"{name}/")
-            do = partial(self.workspace.answer, name, message=message, round=round)
+        states, round = self._states(request), request.header["round"]
+        reply = SiteMessage({"site": self.site.name, "refusals": {}})
+        for name in request.header["clients"]:
+            asked = request.below(f"{name}/")
+            do = partial(self.workspace.answer, name, message=asked, round=round)
             try:
                 answer = states.with_state(protection_key(name), round=round, do=do)
             except UnseenError as error:
-                reply.facts["refusals"][name] = str(error)
+                reply.header["refusals"][name] = str(error)
             else:
-                reply.arrays.update(as_arrays(answer, prefix=f"{name}/"))
-        reply.facts["versions"] = states.versions
+                reply.arrays.update(to_arrays(answer, prefix=f"{name}/"))
+        reply.header["versions"] = states.versions
         return reply
 
-    def _states(self, parcel: Parcel) -> StateStore:
+    def _states(self, request: SiteMessage) -> StateStore:
         """The memory of the site's clients in this run, at the versions that the message names.
 
         A version of an earlier round stands in a checkpoint, so no other will be needed again.
         """
-        store = StateStore(self.site.home / "memory" / self.job.run_id, parcel.facts["versions"])
+        store = StateStore(self.site.home / "memory" / self.job.run_id, request.header["versions"])
         for key, version in store.versions.items():
             if not store.path(key, version).exists():
                 raise UnseenError(
                     f"the memory of {key} from round {version} is gone from {store.folder}; "
                     "put it back, or start a new run"
                 )
-            if version < parcel.facts["round"]:
+            if version < request.header["round"]:
                 store.forget_old_of(key)
         return store
 
-    def evaluate(self, parcel: Parcel) -> Parcel:
+    def evaluate(self, request: SiteMessage) -> SiteMessage:
         """Tally the deployed network on the splits named."""
-        sets: list[EvaluationSet] = [(self.site.name, split) for split in parcel.facts["splits"]]
-        self.workspace.flat.load(as_tensor(parcel.arrays["weights"]))
+        sets: list[EvaluationSet] = [(self.site.name, split) for split in request.header["splits"]]
+        self.workspace.flat.load(to_tensor(request.arrays["weights"]))
         return pack_tallies(self.workspace.evaluate_all(sets))
 
 

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from unseen.deploy.flwr_command import flwr_json
+from unseen.deploy.coordinator_home import CoordinatorHome
+from unseen.deploy.flower.flwr_cli import run_flwr_json
 from unseen.deploy.members import Members, known_nodes
-from unseen.deploy.superlink import CoordinatorHome
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def federation_status(path: Path) -> FederationStatus:
     home, members = CoordinatorHome.load(path), Members(path)
     nodes = {node["node-id"]: node for node in known_nodes(home.here, path)}
     sites = tuple(_site(member.site, nodes.get(member.node)) for member in members)
-    runs = flwr_json(["list"], home.here, home=path / "asking")["runs"]
+    runs = run_flwr_json(["list"], home.here, home=path / "asking")["runs"]
     return FederationStatus(sites, tuple(_run(run) for run in runs))
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from unseen.callbacks.base import Listener
 from unseen.config import RunConfig
-from unseen.deploy.app_folder import write_app
-from unseen.deploy.coordinator import Terms
-from unseen.deploy.environment import require_flower
+from unseen.deploy.coordinator import RoundPolicy
 from unseen.deploy.events import follow
-from unseen.deploy.flwr_command import Coordinator, flwr, unreachable
+from unseen.deploy.flower.app_folder import write_app
+from unseen.deploy.flower.compat import require_flower
+from unseen.deploy.flower.flwr_cli import SuperLinkConnection, connection_error, run_flwr
 from unseen.runner.run import RunResult
 from unseen.runs.folder import RunFolder
 
@@ -21,10 +21,10 @@ from unseen.runs.folder import RunFolder
 def run_on_flower(
     config: RunConfig,
     *,
-    coordinator: Coordinator,
+    coordinator: SuperLinkConnection,
     out: Path,
     resume: bool = False,
-    terms: Terms | None = None,
+    terms: RoundPolicy | None = None,
     listener: Listener | None = None,
 ) -> RunResult:
     """Run a job on the sites of a coordinator that runs on this machine; return what it leaves in `out`."""
@@ -40,7 +40,7 @@ def run_on_flower(
             config,
             out=out,
             resume=resume,
-            terms=terms or Terms(),
+            terms=terms or RoundPolicy(),
             notebook=notebook,
             names=coordinator.names,
         )
@@ -53,15 +53,15 @@ def run_on_flower(
     return RunResult(out, json.loads(folder.result.read_text(encoding="utf-8")))
 
 
-def submit(app: Path, coordinator: Coordinator, *, home: Path) -> str:
+def submit(app: Path, coordinator: SuperLinkConnection, *, home: Path) -> str:
     """Hand an app to the SuperLink; return the number that Flower gives the run."""
-    said = flwr(["run", str(app), "--format", "json"], coordinator, home=home)
+    said = run_flwr(["run", str(app), "--format", "json"], coordinator, home=home)
     found = re.search(r'"run-id":\s*"(\d+)"', said)
     if found is None:
-        raise unreachable(coordinator, said)
+        raise connection_error(coordinator, said)
     return found.group(1)
 
 
-def stop(number: str, coordinator: Coordinator, *, home: Path) -> None:
+def stop(number: str, coordinator: SuperLinkConnection, *, home: Path) -> None:
     """Ask the SuperLink to end a run."""
-    flwr(["stop", number], coordinator, home=home)
+    run_flwr(["stop", number], coordinator, home=home)

@@ -1,6 +1,6 @@
 """Rounds across machines that keep their data, carried by Flower.
 
-One Flower message goes to a site, and one comes back. Both are a *parcel* (`parcel.py`): facts that are
+One Flower message goes to a site, and one comes back. Both are a *message* (`message.py`): a header that are
 plain JSON, and named arrays. Whoever runs Flower's SuperLink is the coordinator; a site is a SuperNode.
 
     ask         goes down                                       comes back

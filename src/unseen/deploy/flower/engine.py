@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unseen.deploy.flower.message import Parcel, as_arrays, widened
+from unseen.deploy.flower.message import SiteMessage, to_arrays, unpack_weights
 from unseen.deploy.flower.sites import Sites
 from unseen.deploy.flower.tallies import unpack_tallies
 from unseen.engine.base import Answer, NoAnswer, Reply
@@ -58,12 +58,12 @@ class FlowerEngine:
         needed = min(self.min_sites, len(at_site))
         self.sites.wait_for(at_site, at_least=needed)
         arrays = (
-            as_arrays({"weights": start.weights})
-            | as_arrays(start.received, prefix="received/")
-            | as_arrays(start.sealing, prefix="sealing/")
+            to_arrays({"weights": start.weights})
+            | to_arrays(start.received, prefix="received/")
+            | to_arrays(start.sealing, prefix="sealing/")
         )
-        parcels = {site: Parcel(self._about(own, start.round), arrays) for site, own in at_site.items()}
-        answers = self.sites.ask("train", parcels)
+        messages = {site: SiteMessage(self._about(own, start.round), arrays) for site, own in at_site.items()}
+        answers = self.sites.ask("train", messages)
         replies = {
             name: self._reply(name, site, answers[site], start)
             for site, own in at_site.items()
@@ -92,12 +92,12 @@ class FlowerEngine:
         versions = {key: self.states.versions[key] for key in keys if key in self.states.versions}
         return {"job": self.job, "round": round, "clients": list(clients), "versions": versions}
 
-    def _reply(self, client: str, site: str, answer: Parcel | NoAnswer, start: RoundStart) -> Reply:
+    def _reply(self, client: str, site: str, answer: SiteMessage | NoAnswer, start: RoundStart) -> Reply:
         if isinstance(answer, NoAnswer):
             return Reply(client, None, answer.reason)
         try:
             update = self._update(client, answer)
-            self.states.versions.update(answer.facts["versions"])
+            self.states.versions.update(answer.header["versions"])
             reason = self.workspace.reason_against(update)
         except (UnseenError, KeyError, ValueError, TypeError) as error:
             reason = (
@@ -109,37 +109,39 @@ class FlowerEngine:
         start.progress(update.seen)
         return Reply(client, update)
 
-    def _update(self, client: str, answer: Parcel) -> Update:
+    def _update(self, client: str, answer: SiteMessage) -> Update:
         """Read one client's update."""
-        if answer.facts.get("layout") != self.layout.digest:
+        if answer.header.get("layout") != self.layout.digest:
             raise UnseenError(
-                f"has another model (layout {answer.facts.get('layout')}, here {self.layout.digest}); "
+                f"has another model (layout {answer.header.get('layout')}, here {self.layout.digest}); "
                 "run the same version of Unseen everywhere"
             )
-        weights = widened(answer.arrays[f"{client}/weights"], self.workspace.experiment.update_dtype)
+        weights = unpack_weights(answer.arrays[f"{client}/weights"], self.workspace.experiment.update_dtype)
         extras = answer.below(f"{client}/extras/")
-        facts = answer.facts["clients"][client]
-        numbers = {key: facts[key] for key in ("samples", "steps", "seen", "loss", "diagnostics", "withheld")}
+        values = answer.header["clients"][client]
+        numbers = {
+            key: values[key] for key in ("samples", "steps", "seen", "loss", "diagnostics", "withheld")
+        }
         return Update(weights=weights, extras=extras, **numbers)
 
     def consult(self, clients: Sequence[int], messages: Sequence[Message], *, round: int) -> list[Answer]:
         """Carry the protection's messages to the clients' sites."""
         names, at_site = self._places(clients)
         of_client = dict(zip(names, messages, strict=True))
-        parcels = {site: Parcel(self._about(own, round)) for site, own in at_site.items()}
+        requests = {site: SiteMessage(self._about(own, round)) for site, own in at_site.items()}
         for site, own in at_site.items():
             for name in own:
-                parcels[site].arrays.update(as_arrays(of_client[name], prefix=f"{name}/"))
-        found = self.sites.ask("consult", parcels)
+                requests[site].arrays.update(to_arrays(of_client[name], prefix=f"{name}/"))
+        found = self.sites.ask("consult", requests)
         answers = {name: self._consulted(name, found[site]) for site, own in at_site.items() for name in own}
         return [answers[name] for name in names]
 
-    def _consulted(self, client: str, answer: Parcel | NoAnswer) -> Answer:
+    def _consulted(self, client: str, answer: SiteMessage | NoAnswer) -> Answer:
         if isinstance(answer, NoAnswer):
             return Answer(client, None, answer.reason)
-        self.states.versions.update(answer.facts["versions"])
-        if client in answer.facts["refusals"]:
-            return Answer(client, None, str(answer.facts["refusals"][client]))
+        self.states.versions.update(answer.header["versions"])
+        if client in answer.header["refusals"]:
+            return Answer(client, None, str(answer.header["refusals"][client]))
         return Answer(client, answer.below(f"{client}/"))
 
     def _require_enough(
@@ -161,18 +163,18 @@ class FlowerEngine:
         of_site: dict[str, list[str]] = {}
         for domain, split in sets:
             of_site.setdefault(domain, []).append(split)
-        arrays = as_arrays({"weights": weights})
-        parcels = {
-            site: Parcel({"job": self.job, "splits": splits}, arrays) for site, splits in of_site.items()
+        arrays = to_arrays({"weights": weights})
+        messages = {
+            site: SiteMessage({"job": self.job, "splits": splits}, arrays) for site, splits in of_site.items()
         }
-        answers = self.sites.ask("evaluate", parcels)
+        answers = self.sites.ask("evaluate", messages)
         found: dict[EvaluationSet, Tally | NoAnswer] = {}
         for site, splits in of_site.items():
             for split, tally in zip(splits, self._tallies(answers[site], len(splits)), strict=True):
                 found[site, split] = tally
         return [found[key] for key in sets]
 
-    def _tallies(self, answer: Parcel | NoAnswer, count: int) -> Sequence[Tally | NoAnswer]:
+    def _tallies(self, answer: SiteMessage | NoAnswer, count: int) -> Sequence[Tally | NoAnswer]:
         if isinstance(answer, NoAnswer):
             return [answer] * count
         try:

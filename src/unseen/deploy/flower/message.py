@@ -22,67 +22,67 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Parcel:
+class SiteMessage:
     """Facts (whatever JSON can hold; NaN is allowed) and arrays by name."""
 
-    facts: dict[str, Any] = field(default_factory=dict)
+    header: dict[str, Any] = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         """About how much it takes on the wire."""
-        return len(json.dumps(self.facts)) + sum(array.nbytes for array in self.arrays.values())
+        return len(json.dumps(self.header)) + sum(array.nbytes for array in self.arrays.values())
 
     def below(self, prefix: str) -> dict[str, Tensor]:
         """The arrays whose names start with `prefix`, as tensors under the rest of their names."""
         return {
-            name.removeprefix(prefix): as_tensor(array)
+            name.removeprefix(prefix): to_tensor(array)
             for name, array in self.arrays.items()
             if name.startswith(prefix)
         }
 
 
-def to_record(parcel: Parcel) -> RecordDict:
-    """Pack a parcel for Flower."""
+def to_flower_record(message: SiteMessage) -> RecordDict:
+    """Pack a message for Flower."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-    arrays = {name: Array(np.asarray(array, order="C")) for name, array in parcel.arrays.items()}
+    arrays = {name: Array(np.asarray(array, order="C")) for name, array in message.arrays.items()}
     return RecordDict(
-        {"arrays": ArrayRecord(arrays), "facts": ConfigRecord({"json": json.dumps(parcel.facts)})}
+        {"arrays": ArrayRecord(arrays), "facts": ConfigRecord({"json": json.dumps(message.header)})}
     )
 
 
-def from_record(record: RecordDict) -> Parcel:
+def from_flower_record(record: RecordDict) -> SiteMessage:
     """Unpack what came through Flower."""
     try:
-        facts = json.loads(str(record.config_records["facts"]["json"]))
+        header = json.loads(str(record.config_records["facts"]["json"]))
         arrays = {name: array.numpy() for name, array in record.array_records["arrays"].items()}
     except (KeyError, ValueError, TypeError) as error:
         raise UnseenError(
             f"a message could not be read ({error}); run the same version of Unseen everywhere"
         ) from error
-    return Parcel(facts, arrays)
+    return SiteMessage(header, arrays)
 
 
-def as_arrays(tensors: Mapping[str, Tensor], *, prefix: str = "") -> Arrays:
+def to_arrays(tensors: Mapping[str, Tensor], *, prefix: str = "") -> Arrays:
     """Tensors as arrays, names lengthened by `prefix`."""
     return {prefix + name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
 
 
-def as_tensor(array: npt.NDArray[Any]) -> Tensor:
+def to_tensor(array: npt.NDArray[Any]) -> Tensor:
     """An array as a tensor that owns its memory (what Flower hands over cannot be written to)."""
     return torch.from_numpy(np.array(array))
 
 
-def narrowed(weights: Tensor, dtype: str) -> npt.NDArray[Any]:
+def pack_weights(weights: Tensor, dtype: str) -> npt.NDArray[Any]:
     """A state in the dtype that the job names; NumPy knows no bfloat16, so its bits travel as integers."""
     cast = weights.detach().cpu().to(UPDATE_DTYPES[dtype])
     return cast.view(torch.int16).numpy() if dtype == "bfloat16" else cast.numpy()
 
 
-def widened(array: npt.NDArray[Any], dtype: str) -> Tensor:
+def unpack_weights(array: npt.NDArray[Any], dtype: str) -> Tensor:
     """The way back, to float32."""
-    tensor = as_tensor(array)
+    tensor = to_tensor(array)
     if dtype == "bfloat16" and tensor.dtype is torch.int16:
         tensor = tensor.view(torch.bfloat16)
     if tensor.dtype is not UPDATE_DTYPES[dtype]:

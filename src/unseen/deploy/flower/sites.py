@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from unseen.deploy.flower.message import Parcel, from_record, to_record
+from unseen.deploy.flower.message import SiteMessage, from_flower_record, to_flower_record
 from unseen.engine.base import NoAnswer
 from unseen.errors import UnseenError
 
@@ -40,7 +40,7 @@ class Sites:
         self,
         grid: Grid,
         *,
-        census: Parcel,
+        census: SiteMessage,
         deadline: float,
         welcome: Welcome,
         names: Mapping[str, str] | None = None,
@@ -66,19 +66,19 @@ class Sites:
             if isinstance(answer, NoAnswer):
                 self.turned_away[node] = answer.reason
                 continue
-            site = str(answer.facts.get("site", node))
-            reason = str(answer.facts.get("error", "")) or self._objection(site, node, answer.facts)
+            site = str(answer.header.get("site", node))
+            reason = str(answer.header.get("error", "")) or self._objection(site, node, answer.header)
             if reason:
                 self.turned_away[node] = f"{site}: {reason}"
             else:
                 self._nodes[site] = node
 
-    def _objection(self, site: str, node: int, facts: dict[str, Any]) -> str | None:
+    def _objection(self, site: str, node: int, summary: dict[str, Any]) -> str | None:
         if self.names and self.names.get(str(node)) != site:
             return f"calls itself so, but its key was let in for {self.names.get(str(node), 'no site')}"
         if site in self.connected():
             return "another site of this name is connected already"
-        return self.welcome(site, facts)
+        return self.welcome(site, summary)
 
     def wait_for(self, wanted: Iterable[str], *, at_least: int) -> set[str]:
         """Wait until all the wanted sites are connected, or at the deadline `at_least` of them."""
@@ -103,21 +103,21 @@ class Sites:
         """What was wrong with those that were turned away, if there are any."""
         return "".join(f"; turned away: {reason}" for reason in self.turned_away.values())
 
-    def ask(self, what: str, parcels: Mapping[str, Parcel]) -> dict[str, Parcel | NoAnswer]:
-        """Send each site its parcel and gather the answers until the deadline."""
-        if set(parcels) - self.connected():
+    def ask(self, what: str, messages: Mapping[str, SiteMessage]) -> dict[str, SiteMessage | NoAnswer]:
+        """Send each site its message and gather the answers until the deadline."""
+        if set(messages) - self.connected():
             self.greet()
         here = self.connected()
-        for site in here & self._notices.keys() & parcels.keys():
-            parcels[site].facts["notice"] = self._notices.pop(site)
-        answers: dict[str, Parcel | NoAnswer] = {
-            site: NoAnswer("not connected") for site in parcels if site not in here
+        for site in here & self._notices.keys() & messages.keys():
+            messages[site].header["notice"] = self._notices.pop(site)
+        answers: dict[str, SiteMessage | NoAnswer] = {
+            site: NoAnswer("not connected") for site in messages if site not in here
         }
-        found = self._exchange({self._nodes[site]: parcels[site] for site in parcels if site in here}, what)
-        for site in parcels:
+        found = self._exchange({self._nodes[site]: messages[site] for site in messages if site in here}, what)
+        for site in messages:
             if site in here:
                 answer = found[self._nodes[site]]
-                error = None if isinstance(answer, NoAnswer) else answer.facts.get("error")
+                error = None if isinstance(answer, NoAnswer) else answer.header.get("error")
                 answers[site] = NoAnswer(str(error)) if error else answer
         return answers
 
@@ -125,19 +125,19 @@ class Sites:
         """Let a site know something with the next message it gets."""
         self._notices[site] = notice
 
-    def _exchange(self, parcels: Mapping[int, Parcel], what: str) -> dict[int, Parcel | NoAnswer]:
+    def _exchange(self, requests: Mapping[int, SiteMessage], what: str) -> dict[int, SiteMessage | NoAnswer]:
         from flwr.app import Message
 
-        if not parcels:
+        if not requests:
             return {}
-        nodes = list(parcels)
+        nodes = list(requests)
         messages = []
         for node in nodes:
-            facts = {**parcels[node].facts, "ask": what}
-            content = to_record(Parcel(facts, parcels[node].arrays))
+            header = {**requests[node].header, "ask": what}
+            content = to_flower_record(SiteMessage(header, requests[node].arrays))
             messages.append(Message(content, node, MESSAGE_TYPES[what], ttl=self.deadline + 60.0))
         waiting = dict(zip(self.grid.push_messages(messages), nodes, strict=True))
-        answers: dict[int, Parcel | NoAnswer] = {}
+        answers: dict[int, SiteMessage | NoAnswer] = {}
         begun = time.monotonic()
         while waiting and time.monotonic() < begun + self.deadline:
             for reply in self.grid.pull_messages(list(waiting)):
@@ -151,12 +151,12 @@ class Sites:
         return {node: answers.get(node, late) for node in nodes}
 
 
-def _read(reply: Message) -> Parcel | NoAnswer:
+def _read(reply: Message) -> SiteMessage | NoAnswer:
     if reply.has_error():
         if reply.error.code == LEFT:
             return NoAnswer("went away in the middle of its work")
         return NoAnswer(f"failed at the site: {reply.error.reason}")
     try:
-        return from_record(reply.content)
+        return from_flower_record(reply.content)
     except UnseenError as error:
         return NoAnswer(str(error))

@@ -6,37 +6,37 @@ from collections.abc import Sequence
 
 import torch
 
-from unseen.deploy.flower.message import Parcel, as_tensor
+from unseen.deploy.flower.message import SiteMessage, to_tensor
 from unseen.engine.experiment import Experiment
 from unseen.errors import UnseenError
 from unseen.evaluation import ClassificationTally, Tally, make_tally
 from unseen.evaluation.tally import RegressionTally
 
 
-def pack_tallies(tallies: Sequence[Tally]) -> Parcel:
-    """Put tallies into a parcel, in their order."""
-    parcel = Parcel({"losses": []})
+def pack_tallies(tallies: Sequence[Tally]) -> SiteMessage:
+    """Put tallies into a message, in their order."""
+    message = SiteMessage({"losses": []})
     for number, tally in enumerate(tallies):
         if isinstance(tally, ClassificationTally):
-            parcel.arrays[str(number)] = tally.confusion.numpy()
-            parcel.facts["losses"].append(tally.loss)
+            message.arrays[str(number)] = tally.confusion.numpy()
+            message.header["losses"].append(tally.loss)
         elif isinstance(tally, RegressionTally):
-            parcel.arrays[str(number)] = tally.moments.numpy()
-            parcel.facts["losses"].append(0.0)
-    return parcel
+            message.arrays[str(number)] = tally.moments.numpy()
+            message.header["losses"].append(0.0)
+    return message
 
 
-def unpack_tallies(parcel: Parcel, count: int, experiment: Experiment) -> list[Tally]:
+def unpack_tallies(message: SiteMessage, count: int, experiment: Experiment) -> list[Tally]:
     """Read as many tallies as were asked for."""
     tallies: list[Tally] = []
     for number in range(count):
         tally = make_tally(
             experiment.data.task, experiment.data.outputs, target_scale=experiment.target_scale
         )
-        sums = as_tensor(parcel.arrays.get(str(number), torch.empty(0).numpy()))
+        sums = to_tensor(message.arrays.get(str(number), torch.empty(0).numpy()))
         if isinstance(tally, ClassificationTally):
             _require_shape(sums, tally.confusion)
-            tally.confusion, tally.loss = sums.long(), float(parcel.facts["losses"][number])
+            tally.confusion, tally.loss = sums.long(), float(message.header["losses"][number])
         elif isinstance(tally, RegressionTally):
             _require_shape(sums, tally.moments)
             tally.moments = sums.double()

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from unseen.deploy.flwr_command import Coordinator
-from unseen.deploy.keys import site_key
-from unseen.deploy.members import Members
-from unseen.deploy.processes import (
-    HERE,
+from unseen.deploy.coordinator_home import CoordinatorHome, open_home
+from unseen.deploy.flower.flwr_cli import SuperLinkConnection
+from unseen.deploy.flower.processes import (
+    LOOPBACK,
     Process,
-    end,
     free_port,
+    start_prefork,
     start_superlink,
     start_supernode,
-    start_warm,
+    stop_process,
     wait_until_open,
 )
-from unseen.deploy.superlink import CoordinatorHome, open_home
+from unseen.deploy.keys import site_key
+from unseen.deploy.members import Members
 
 
-class FederationHere:
+class LocalFederation:
     """Starts, kills and restarts one SuperLink and a SuperNode for each site; leaves no process behind.
 
     data    a folder with one folder of images for each site
@@ -33,18 +33,18 @@ class FederationHere:
         home.mkdir(parents=True)
         self._coordinator: CoordinatorHome | None = None
         if secure:
-            self._coordinator = open_home(home / "superlink", hosts=[HERE], port=self.port)
+            self._coordinator = open_home(home / "superlink", hosts=[LOOPBACK], port=self.port)
         self.warm = home / "warm"
         self.processes: dict[str, Process] = {}
         with self.log("warm").open("w", encoding="utf-8") as log:
-            self.processes["warm"] = start_warm(self.warm, log=log)
+            self.processes["warm"] = start_prefork(self.warm, log=log)
 
     @property
-    def coordinator(self) -> Coordinator:
+    def coordinator(self) -> SuperLinkConnection:
         """How jobs reach the SuperLink."""
-        return self._coordinator.here if self._coordinator else Coordinator(f"{HERE}:{self.port}")
+        return self._coordinator.here if self._coordinator else SuperLinkConnection(f"{LOOPBACK}:{self.port}")
 
-    def start(self, sites: Iterable[str]) -> FederationHere:
+    def start(self, sites: Iterable[str]) -> LocalFederation:
         """Start everything."""
         names = list(sites)
         self.start_superlink()
@@ -88,15 +88,15 @@ class FederationHere:
 
     def kill(self, name: str) -> None:
         """End a process as if its machine had lost power."""
-        end(self.processes.pop(name), kill=True)
+        stop_process(self.processes.pop(name), kill=True)
 
     def log(self, name: str) -> Path:
         """What a process said."""
         return self.home / f"{name}.log"
 
-    def __enter__(self) -> FederationHere:
+    def __enter__(self) -> LocalFederation:
         return self
 
     def __exit__(self, *_: object) -> None:
         for process in self.processes.values():
-            end(process, kill=True)
+            stop_process(process, kill=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -40,3 +42,22 @@ def flower_program(name: str) -> str:
     """Find one of Flower's programs beside this Python."""
     beside = Path(sys.executable).parent / name
     return str(beside) if beside.exists() else name
+
+
+LOOK_SECONDS, GRACE_SECONDS = 0.5, 3.0
+OPTION = "--parent-pid"
+
+
+def exit_with_parent() -> None:
+    """End this process, at once and for sure, a moment after the one that its command line names."""
+    if OPTION in sys.argv[:-1]:
+        parent = Path("/proc") / sys.argv[sys.argv.index(OPTION) + 1]
+        if parent.exists():
+            threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: Path) -> None:
+    while parent.exists():
+        time.sleep(LOOK_SECONDS)
+    time.sleep(GRACE_SECONDS)
+    os._exit(1)

@@ -12,11 +12,17 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import IO
 
-from unseen.deploy.certificates import make_certificates
-from unseen.deploy.flwr_command import Coordinator
-from unseen.deploy.gate import require_closed
+from unseen.deploy.flower.access_control import require_closed
+from unseen.deploy.flower.flwr_cli import SuperLinkConnection
+from unseen.deploy.flower.processes import (
+    LOOPBACK,
+    Certificates,
+    start_superlink,
+    stop_process,
+    wait_until_open,
+)
 from unseen.deploy.members import Members
-from unseen.deploy.processes import HERE, Certificates, end, start_superlink, wait_until_open
+from unseen.deploy.tls import make_certificates
 from unseen.errors import UnseenError, UsageError
 from unseen.fileio import write_json
 
@@ -54,15 +60,15 @@ class CoordinatorHome:
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     @property
-    def here(self) -> Coordinator:
+    def here(self) -> SuperLinkConnection:
         """How commands on this machine reach it."""
         names = {member.node: member.site for member in Members(self.path) if member.node}
-        return Coordinator(f"{HERE}:{self.port}", self.path / "tls" / "ca.crt", names)
+        return SuperLinkConnection(f"{LOOPBACK}:{self.port}", self.path / "tls" / "ca.crt", names)
 
     @property
     def listens_on(self) -> str:
         """Loopback alone where all its names mean this machine, else all of its networks."""
-        return HERE if all(_is_loopback(host) for host in self.hosts) else EVERYWHERE
+        return LOOPBACK if all(_is_loopback(host) for host in self.hosts) else EVERYWHERE
 
     @property
     def log(self) -> Path:
@@ -84,7 +90,7 @@ def open_home(path: Path, *, hosts: Sequence[str] = (), port: int | None = None)
     known = CoordinatorHome.load(path) if settings_file(path).exists() else None
     home = CoordinatorHome(
         path,
-        hosts=tuple(hosts) or (known.hosts if known else (HERE,)),
+        hosts=tuple(hosts) or (known.hosts if known else (LOOPBACK,)),
         port=port or (known.port if known else DEFAULT_PORT),
     )
     for host in home.hosts:
@@ -113,7 +119,7 @@ def start_coordinator(home: CoordinatorHome, *, log: IO[str]) -> subprocess.Pope
         wait_until_open(home.here.address, process)
         require_closed(home.here.address, home.path / "tls" / "ca.crt")
     except BaseException:
-        end(process)
+        stop_process(process)
         raise
     return process
 
@@ -122,7 +128,7 @@ def _require_free(port: int) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HERE, port))
+            probe.bind((LOOPBACK, port))
         except OSError as error:
             raise UnseenError(
                 f"port {port} cannot be used ({error.strerror}): does a coordinator run there already? "

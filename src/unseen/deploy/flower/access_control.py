@@ -4,7 +4,7 @@ Flower serves three interfaces on one port: for sites (with their keys), for tho
 register keys, and for its own processes. The last two ask for no key, and a job is code that runs at every
 site. So requests for them are answered only if they come from this machine.
 
-    python -m unseen.deploy.gate ...    takes the arguments of `flower-superlink`
+    python -m unseen.deploy.flower.access_control ...    takes the arguments of `flower-superlink`
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Gate:
+class AccessControl:
     """Stands before a web application and turns away what is not for those who ask."""
 
     def __init__(self, app: App) -> None:
@@ -40,7 +40,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer 403."""
-        if scope["type"] == "lifespan" or may_pass(scope):
+        if scope["type"] == "lifespan" or is_allowed(scope):
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
             body = b"only from the coordinator's own machine"
@@ -51,7 +51,7 @@ class Gate:
             await send({"type": "http.response.body", "body": body})
 
 
-def may_pass(scope: Scope) -> bool:
+def is_allowed(scope: Scope) -> bool:
     """Whether a request is for sites, or comes from this machine."""
     return str(scope.get("path", "")).startswith(FOR_SITES) or _from_here(scope)
 
@@ -70,7 +70,7 @@ def _from_here(scope: Scope) -> bool:
 
 def main() -> None:
     """Run Flower's SuperLink behind the gate. Whether it stands there is tried out by `unseen up`."""
-    from unseen.deploy.environment import require_flower
+    from unseen.deploy.flower.compat import require_flower
 
     require_flower()
     os.environ.update(TRUSTED_PROXIES)
@@ -81,7 +81,7 @@ def main() -> None:
 
     def guarded(*arguments: Any, **options: Any) -> Any:
         app = create_app(*arguments, **options)
-        app.add_middleware(Gate)
+        app.add_middleware(AccessControl)
         return app
 
     superlink.create_app = guarded

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from unseen.deploy.environment import flower_environment, flower_program, require_flower
-from unseen.deploy.warm import fill_folder
+from unseen.deploy.flower.compat import flower_environment, flower_program, require_flower
+from unseen.deploy.flower.prefork import write_launchers
 from unseen.errors import UnseenError
 
-HERE = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 STOP_SECONDS = 10.0
 Process = subprocess.Popen[str]
-BESIDE = 'python="$1" folder="$2"; shift 2; "$python" -m unseen.deploy.warm "$folder" & exec "$@"'
+BESIDE = 'python="$1" folder="$2"; shift 2; "$python" -m unseen.deploy.flower.prefork "$folder" & exec "$@"'
 """A shell's lines: start the warm process as a child, then become the program."""
 
 
@@ -46,7 +46,7 @@ class Certificates:
 def start_superlink(
     home: Path,
     *,
-    host: str = HERE,
+    host: str = LOOPBACK,
     port: int,
     certificates: Certificates | None = None,
     node_keys: bool = False,
@@ -61,7 +61,7 @@ def start_superlink(
     log           where its output goes; None: to this process's own
     """
     arguments = [
-        *(sys.executable, "-m", "unseen.deploy.gate", "--host", host, "--port", str(port)),
+        *(sys.executable, "-m", "unseen.deploy.flower.access_control", "--host", host, "--port", str(port)),
         *("--database", str(home / "state.db"), "--disable-runtime-dependency-installation"),
         *(certificates.arguments() if certificates else ["--insecure"]),
         *(["--enable-supernode-auth"] if node_keys else []),
@@ -97,7 +97,7 @@ def start_supernode(
     arguments = [
         *(flower_program("flower-supernode"), "--superlink", superlink),
         *(["--root-certificates", str(ca)] if ca else ["--insecure"]),
-        *("--host", HERE, "--port", str(port or free_port())),
+        *("--host", LOOPBACK, "--port", str(port or free_port())),
         *(certificates.arguments() if certificates else []),
         *("--node-config", " ".join(f"{name}={json.dumps(value)}" for name, value in node.items())),
         *(["--auth-supernode-private-key", str(key)] if key else []),
@@ -105,10 +105,10 @@ def start_supernode(
     return _start_beside_warm(arguments, home, warm, log)
 
 
-def start_warm(folder: Path, *, log: IO[str] | None = None) -> Process:
+def start_prefork(folder: Path, *, log: IO[str] | None = None) -> Process:
     """Start a warm process that several sites of one machine can share."""
-    fill_folder(folder)
-    return _start([sys.executable, "-m", "unseen.deploy.warm", str(folder)], dict(os.environ), log)
+    write_launchers(folder)
+    return _start([sys.executable, "-m", "unseen.deploy.flower.prefork", str(folder)], dict(os.environ), log)
 
 
 def _start_beside_warm(arguments: list[str], home: Path, warm: Path | None, log: IO[str] | None) -> Process:
@@ -119,7 +119,7 @@ def _start_beside_warm(arguments: list[str], home: Path, warm: Path | None, log:
     environment["PATH"] = os.pathsep.join([str(folder), environment["PATH"]])
     if warm is not None:
         return _start(arguments, environment, log)
-    fill_folder(folder)
+    write_launchers(folder)
     return _start(["sh", "-c", BESIDE, "sh", sys.executable, str(folder), *arguments], environment, log)
 
 
@@ -135,7 +135,7 @@ def _start(arguments: list[str], environment: dict[str, str], log: IO[str] | Non
     )
 
 
-def end(process: Process, *, kill: bool = False) -> None:
+def stop_process(process: Process, *, kill: bool = False) -> None:
     """End a process and its group: gently first, or with SIGKILL at once.
 
     Flower's own helpers outside the group look for their parent five times a second and leave with it.
@@ -158,9 +158,9 @@ def free_port() -> int:
     for _ in range(100):
         port = 20_000 + secrets.randbelow(12_000)
         with socket.socket() as probe, suppress(OSError):
-            probe.bind((HERE, port))
+            probe.bind((LOOPBACK, port))
             return port
-    raise UnseenError(f"no free port between 20000 and 32000 was found on {HERE}")
+    raise UnseenError(f"no free port between 20000 and 32000 was found on {LOOPBACK}")
 
 
 def wait_until_open(address: str, process: Process, *, seconds: float = 120.0) -> None:

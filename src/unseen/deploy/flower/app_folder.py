@@ -8,7 +8,7 @@ from pathlib import Path
 
 from unseen import __version__
 from unseen.config import RunConfig
-from unseen.deploy.coordinator import Terms
+from unseen.deploy.coordinator import RoundPolicy
 from unseen.deploy.job import config_values
 from unseen.fileio import write_text
 
@@ -52,7 +52,7 @@ def write_app(
     *,
     out: Path,
     resume: bool,
-    terms: Terms,
+    terms: RoundPolicy,
     notebook: Path | None = None,
     names: Mapping[str, str] | None = None,
 ) -> None:

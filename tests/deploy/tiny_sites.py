@@ -12,13 +12,13 @@ from flwr.supercore.task_identity import TaskIdentity
 from PIL import Image
 
 from unseen.config import RunConfig
-from unseen.deploy.flower.message import Parcel, from_record, to_record
+from unseen.deploy.flower.message import SiteMessage, from_flower_record, to_flower_record
 from unseen.deploy.site import Site
 
 SITES = ("a", "b", "c", "held")
 QUICK: dict[str, dict[str, Any]] = {"csac": {"acquisition_epochs": 2}}
 """Settings that make methods short where length is not the point."""
-Spoil = Callable[[str, Parcel, Parcel], Parcel]
+Spoil = Callable[[str, SiteMessage, SiteMessage], SiteMessage]
 
 
 def make_images(folder: Path, *, sites: Iterable[str] = SITES, missing: tuple[str, str] = ("b", "y")) -> Path:
@@ -70,7 +70,7 @@ class LoopbackGrid:
         self.absent: set[str] = set()
         self.silent: set[str] = set()
         self.spoil: Spoil = lambda site, question, answer: answer
-        self.log: list[tuple[str, Parcel, Parcel]] = []
+        self.log: list[tuple[str, SiteMessage, SiteMessage]] = []
         self._replies: dict[str, Any] = {}
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
 
@@ -83,7 +83,7 @@ class LoopbackGrid:
             number = str(len(self._replies) + len(ids))
             ids.append(number)
             site = self.sites[message.metadata.dst_node_id - 100]
-            question = from_record(message.content)
+            question = from_flower_record(message.content)
             if site.name in self.silent:
                 self._replies[number] = None
                 continue
@@ -91,7 +91,7 @@ class LoopbackGrid:
             self.log.append((site.name, question, answer))
             self._replies[number] = SimpleNamespace(
                 has_error=lambda: False,
-                content=to_record(answer),
+                content=to_flower_record(answer),
                 metadata=SimpleNamespace(reply_to_message_id=number),
             )
         return ids

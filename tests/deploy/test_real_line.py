@@ -15,9 +15,9 @@ from PIL import Image
 from recording_proxy import RecordingProxy
 from tiny_sites import tiny_job
 
-from unseen.deploy.coordinator import Terms
-from unseen.deploy.one_machine import FederationHere
+from unseen.deploy.coordinator import RoundPolicy
 from unseen.deploy.submit import run_on_flower
+from unseen.deploy.testing import LocalFederation
 from unseen.runs.checkpoint import Checkpoint
 from unseen.runs.folder import RunFolder
 from unseen.runs.records import read_records
@@ -52,10 +52,12 @@ def samples(folder: Path) -> Iterator[bytes]:
 def test_nothing_but_what_the_records_name_goes_over_the_line(patients: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     config = tiny_job(patients, sources=("a",), rounds=1)
-    with FederationHere(patients, tmp_path / "federation", secure=False).start(("held",)) as federation:
+    with LocalFederation(patients, tmp_path / "federation", secure=False).start(("held",)) as federation:
         with RecordingProxy(federation.coordinator.address) as line:
             federation.start_site("a", superlink=line.address)
-            run_on_flower(config, coordinator=federation.coordinator, out=out, terms=Terms(deadline=600.0))
+            run_on_flower(
+                config, coordinator=federation.coordinator, out=out, terms=RoundPolicy(deadline=600.0)
+            )
             sent = line.sent
         home = federation.home / "a"
 

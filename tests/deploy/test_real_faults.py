@@ -12,9 +12,9 @@ from tiny_sites import tiny_job
 
 from unseen.callbacks.base import Listener
 from unseen.config import RunConfig
-from unseen.deploy.coordinator import Terms
-from unseen.deploy.one_machine import FederationHere
+from unseen.deploy.coordinator import RoundPolicy
 from unseen.deploy.submit import run_on_flower
+from unseen.deploy.testing import LocalFederation
 from unseen.errors import UnseenError
 from unseen.runner.run import run
 from unseen.runs.checkpoint import Checkpoint
@@ -22,7 +22,7 @@ from unseen.runs.folder import RunFolder
 from unseen.runs.records import Record, read_records
 
 pytestmark = pytest.mark.deployment
-TERMS = Terms(deadline=1200.0)
+TERMS = RoundPolicy(deadline=1200.0)
 
 
 class Once(Listener):
@@ -42,7 +42,7 @@ def weights(out: Path) -> torch.Tensor:
     return Checkpoint.load(RunFolder(out).checkpoint).weights
 
 
-def killed_superlink_is_continued(federation: FederationHere, config: RunConfig, out: Path) -> None:
+def killed_superlink_is_continued(federation: LocalFederation, config: RunConfig, out: Path) -> None:
     killing = Once(round=lambda: federation.kill("superlink"))
     with pytest.raises(UnseenError, match=r"ended without a word.*--resume"):
         run_on_flower(config, coordinator=federation.coordinator, out=out, terms=TERMS, listener=killing)
@@ -50,7 +50,7 @@ def killed_superlink_is_continued(federation: FederationHere, config: RunConfig,
     run_on_flower(config, coordinator=federation.coordinator, out=out, resume=True, terms=TERMS)
 
 
-def killed_site_comes_back(federation: FederationHere, config: RunConfig, out: Path) -> None:
+def killed_site_comes_back(federation: LocalFederation, config: RunConfig, out: Path) -> None:
     changes = Once(round=lambda: federation.kill("b"), fault=lambda: federation.start_site("b"))
     run_on_flower(config, coordinator=federation.coordinator, out=out, terms=TERMS, listener=changes)
 
@@ -59,7 +59,7 @@ def test_killed_processes_cost_rounds_but_not_the_run(images: Path, tmp_path: Pa
     config = tiny_job(images, method="scaffold", sources=("a", "b"), evaluate_every=9)
     long = tiny_job(images, method="scaffold", sources=("a", "b"), rounds=8, evaluate_every=8)
     here = run(config, out=tmp_path / "here")
-    with FederationHere(images, tmp_path / "federation", secure=False).start(
+    with LocalFederation(images, tmp_path / "federation", secure=False).start(
         ("a", "b", "c", "held")
     ) as federation:
         killed_superlink_is_continued(federation, config, tmp_path / "superlink")

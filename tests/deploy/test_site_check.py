@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from unseen.cli.main import app
 from unseen.data import DataRequest
 from unseen.data.check import check_site
-from unseen.deploy.certificates import make_certificates
 from unseen.deploy.invitation import Invitation
+from unseen.deploy.tls import make_certificates
 from unseen.errors import UnseenError, UsageError
 
 

@@ -1,4 +1,4 @@
-"""Flower's own command `flwr`, through a connection of ours: what the user set up stays as it is."""
+"""Flower's own command `run_flwr`, through a connection of ours: what the user set up stays as it is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unseen.deploy.environment import flower_environment, flower_program
+from unseen.deploy.flower.compat import flower_environment, flower_program
 from unseen.errors import UnseenError
 from unseen.fileio import write_text
 
@@ -18,7 +18,7 @@ CONNECTION = "unseen"
 
 
 @dataclass(frozen=True)
-class Coordinator:
+class SuperLinkConnection:
     """Where the SuperLink listens, and the authority that its certificate comes from (None: no TLS).
 
     names  by Flower's number of a node, the site whose key it showed; empty: sites are taken at their word
@@ -29,7 +29,7 @@ class Coordinator:
     names: Mapping[str, str] = field(default_factory=dict)
 
 
-def flwr(arguments: Sequence[str], coordinator: Coordinator, *, home: Path) -> str:
+def run_flwr(arguments: Sequence[str], coordinator: SuperLinkConnection, *, home: Path) -> str:
     """Run the command with our connection as its last argument; return all it said."""
     trust = (
         "insecure = true"
@@ -50,26 +50,28 @@ def flwr(arguments: Sequence[str], coordinator: Coordinator, *, home: Path) -> s
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise unreachable(coordinator, str(error)) from error
+        raise connection_error(coordinator, str(error)) from error
     said = done.stdout + done.stderr
     if done.returncode:
-        raise unreachable(coordinator, said)
+        raise connection_error(coordinator, said)
     return said
 
 
-def flwr_json(arguments: Sequence[str], coordinator: Coordinator, *, home: Path) -> dict[str, Any]:
+def run_flwr_json(
+    arguments: Sequence[str], coordinator: SuperLinkConnection, *, home: Path
+) -> dict[str, Any]:
     """Run the command and read the JSON that it prints among other words."""
-    said = flwr([*arguments, "--format", "json"], coordinator, home=home)
+    said = run_flwr([*arguments, "--format", "json"], coordinator, home=home)
     try:
         values, _ = json.JSONDecoder().raw_decode(said[said.index("{") :])
     except ValueError:
-        raise unreachable(coordinator, said) from None
+        raise connection_error(coordinator, said) from None
     if not isinstance(values, dict) or not values.get("success", True):
-        raise unreachable(coordinator, said)
+        raise connection_error(coordinator, said)
     return values
 
 
-def unreachable(coordinator: Coordinator, said: str) -> UnseenError:
+def connection_error(coordinator: SuperLinkConnection, said: str) -> UnseenError:
     """Say in one line what Flower said in several."""
     told = re.search(r'"error-message":\s*("(?:[^"\\]|\\.)*")', said)
     lines = (json.loads(told.group(1)) if told else said).splitlines()

@@ -11,10 +11,9 @@ from tiny_sites import LoopbackGrid, tiny_job
 
 from unseen.callbacks.base import Listener
 from unseen.deploy import coordinator
-from unseen.deploy.coordinator import Terms, coordinate
-from unseen.deploy.gate import Gate
-from unseen.deploy.ledger import Ledger, write_down
-from unseen.deploy.wording import told
+from unseen.deploy.coordinator import RoundPolicy, coordinate
+from unseen.deploy.flower.access_control import AccessControl
+from unseen.deploy.ledger import Ledger, append_entry, describe_entry
 
 
 def status_of(path: str, *, client: Any, server: str = "10.0.0.1") -> int:
@@ -32,7 +31,7 @@ def status_of(path: str, *, client: Any, server: str = "10.0.0.1") -> int:
 
     peer = (client, 50000) if client else None
     scope = {"type": "http", "path": path, "client": peer, "server": (server, 9600)}
-    asyncio.run(Gate(app)(scope, receive, send))
+    asyncio.run(AccessControl(app)(scope, receive, send))
     return int(sent[0]["status"])
 
 
@@ -67,31 +66,31 @@ def test_the_ledger_names_every_kind_of_value_that_left(
         tiny_job(images, method="scaffold", rounds=1),
         out=tmp_path / "run",
         resume=False,
-        terms=Terms(deadline=30.0),
+        terms=RoundPolicy(deadline=30.0),
         listener=Listener(),
     )
     ledger = Ledger(tmp_path)
     for site, question, answer in grid.log:
         if site == "a":
-            write_down(tmp_path, question, answer)
+            append_entry(tmp_path, question, answer)
     lines = ledger.new()
     assert ledger.new() == []
     assert [line["ask"] for line in lines][:3] == ["census", "train", "evaluate"]
     (trained,) = [line for line in lines if line["ask"] == "train"]
     (update,) = [
-        answer for site, question, answer in grid.log if site == "a" and question.facts["ask"] == "train"
+        answer for site, question, answer in grid.log if site == "a" and question.header["ask"] == "train"
     ]
     assert trained["values"]["model weights"] == update.arrays["a/weights"].nbytes
     assert len(trained["values"]) == 3, "weights, the control variate, numbers"
     assert trained["bytes"] == update.nbytes == sum(trained["values"].values())
     assert trained["round"] == 1
-    (sentence,) = told(trained)
+    (sentence,) = describe_entry(trained)
     assert sentence.startswith("round 1: trained; sent model weights")
 
 
 def test_errors_and_notices_are_told() -> None:
     line = {"ask": "train", "round": 2, "values": {}, "error": "disk full", "notice": "round 1: set aside"}
-    assert list(told(line)) == [
+    assert list(describe_entry(line)) == [
         "the coordinator says: round 1: set aside",
         "could not do what was asked: disk full",
     ]

@@ -9,9 +9,9 @@ import pytest
 import torch
 from tiny_sites import QUICK, SITES, tiny_job
 
-from unseen.deploy.coordinator import Terms
-from unseen.deploy.one_machine import FederationHere
+from unseen.deploy.coordinator import RoundPolicy
 from unseen.deploy.submit import run_on_flower
+from unseen.deploy.testing import LocalFederation
 from unseen.runner.run import RunResult, run
 from unseen.runs.checkpoint import Checkpoint
 from unseen.runs.folder import RunFolder
@@ -29,14 +29,14 @@ def test_five_methods_give_the_weights_of_one_machine(images: Path, tmp_path: Pa
         method: tiny_job(images, method=method, settings=QUICK.get(method, {}), evaluate_every=3)
         for method in METHODS
     }
-    with FederationHere(images, tmp_path / "federation").start(SITES) as federation:
+    with LocalFederation(images, tmp_path / "federation").start(SITES) as federation:
 
         def train(method: str) -> RunResult:
             return run_on_flower(
                 configs[method],
                 coordinator=federation.coordinator,
                 out=tmp_path / method,
-                terms=Terms(deadline=1200.0, min_sites=3),
+                terms=RoundPolicy(deadline=1200.0, min_sites=3),
             )
 
         with ThreadPoolExecutor(2) as pool:

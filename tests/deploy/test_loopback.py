@@ -13,9 +13,10 @@ from tiny_sites import QUICK, LoopbackGrid, tiny_job
 
 from unseen.callbacks.base import Listener
 from unseen.config import RunConfig
-from unseen.deploy import census, coordinator
-from unseen.deploy.coordinator import Terms, coordinate
-from unseen.deploy.flower.message import Parcel
+from unseen.deploy import coordinator
+from unseen.deploy import site_summary as census
+from unseen.deploy.coordinator import RoundPolicy, coordinate
+from unseen.deploy.flower.message import SiteMessage
 from unseen.errors import UnseenError, UsageError
 from unseen.methods import METHODS
 from unseen.runner.run import RunResult, run
@@ -47,7 +48,7 @@ def go(
         config,
         out=out,
         resume=resume,
-        terms=Terms(**terms),
+        terms=RoundPolicy(**terms),
         listener=listener or Listener(),
         names=names,
     )
@@ -107,7 +108,7 @@ def test_the_held_out_site_is_never_asked_to_train_and_sends_sums_only(
     grid: LoopbackGrid, images: Path, tmp_path: Path
 ) -> None:
     go(grid, tiny_job(images, method="csac", settings=QUICK["csac"]), tmp_path / "run")
-    asked = [(question.facts["ask"], answer) for site, question, answer in grid.log if site == "held"]
+    asked = [(question.header["ask"], answer) for site, question, answer in grid.log if site == "held"]
     assert {what for what, _ in asked} == {"census", "evaluate"}
     for what, answer in asked:
         assert all(array.shape == (3, 3) for array in answer.arrays.values()), what
@@ -161,8 +162,8 @@ def test_a_run_is_not_continued_on_other_data(grid: LoopbackGrid, images: Path, 
 
 
 def spoil_update(change: Any, *, site: str = "b", round: int = 2) -> Any:
-    def spoil(name: str, question: Parcel, answer: Parcel) -> Parcel:
-        if name != site or question.facts.get("round") != round:
+    def spoil(name: str, question: SiteMessage, answer: SiteMessage) -> SiteMessage:
+        if name != site or question.header.get("round") != round:
             return answer
         return change(answer)
 
@@ -170,8 +171,8 @@ def spoil_update(change: Any, *, site: str = "b", round: int = 2) -> Any:
 
 
 def with_weights(value: Any) -> Any:
-    return lambda answer: Parcel(
-        answer.facts, {**answer.arrays, "b/weights": value(answer.arrays["b/weights"])}
+    return lambda answer: SiteMessage(
+        answer.header, {**answer.arrays, "b/weights": value(answer.arrays["b/weights"])}
     )
 
 
@@ -180,9 +181,12 @@ BAD = {
     "infinity": (with_weights(lambda w: w + np.float32("inf")), "infinite"),
     "shape": (with_weights(lambda w: w[:-1]), "numbers where the model has"),
     "dtype": (with_weights(lambda w: w.astype(np.float64)), "float64"),
-    "layout": (lambda answer: Parcel({**answer.facts, "layout": "another"}, answer.arrays), "layout another"),
-    "nothing": (lambda answer: Parcel({"layout": answer.facts["layout"]}), "unreadable"),
-    "raised": (lambda answer: Parcel({"error": "ValueError: the disk is full"}), "the disk is full"),
+    "layout": (
+        lambda answer: SiteMessage({**answer.header, "layout": "another"}, answer.arrays),
+        "layout another",
+    ),
+    "nothing": (lambda answer: SiteMessage({"layout": answer.header["layout"]}), "unreadable"),
+    "raised": (lambda answer: SiteMessage({"error": "ValueError: the disk is full"}), "the disk is full"),
 }
 
 
@@ -196,7 +200,7 @@ def test_an_unusable_update_is_set_aside_and_both_sides_are_told(
     ((number, client, reason),) = faults(tmp_path / "run")
     assert (number, client) == (2, "b")
     assert said in reason
-    notices = [(site, q.facts["notice"]) for site, q, _ in grid.log if "notice" in q.facts]
+    notices = [(site, q.header["notice"]) for site, q, _ in grid.log if "notice" in q.header]
     if kind != "raised":
         assert notices == [("b", f"round 2: the update of b was set aside: {reason}")]
     rounds = [
@@ -230,13 +234,13 @@ def test_a_round_goes_on_without_an_absent_site_which_comes_back_with_its_memory
     deadline = 0.5 if how == "silent" else 30.0
     go(grid, config, tmp_path / "run", listener=listener, deadline=deadline, min_sites=2)
     assert faults(tmp_path / "run") == [(2, "b", reason), (2, "b", f"was not evaluated: {reason}")]
-    asked = [q.facts["versions"] for site, q, _ in grid.log if site == "b" and q.facts["ask"] == "train"]
+    asked = [q.header["versions"] for site, q, _ in grid.log if site == "b" and q.header["ask"] == "train"]
     assert asked == [{}, {"b": 1}, {"b": 3}]
 
 
 def test_too_few_sites_end_the_run_and_it_can_go_on(grid: LoopbackGrid, images: Path, tmp_path: Path) -> None:
     config = tiny_job(images)
-    grid.spoil = spoil_update(lambda answer: Parcel({"error": "out of order"}))
+    grid.spoil = spoil_update(lambda answer: SiteMessage({"error": "out of order"}))
     with pytest.raises(UnseenError, match=r"2 of 3 sites .* b: out of order; .* --resume"):
         go(grid, config, tmp_path / "run", min_sites=3)
     grid.spoil = lambda site, question, answer: answer
@@ -281,6 +285,6 @@ def test_no_sample_or_file_name_leaves_a_site(grid: LoopbackGrid, images: Path, 
     result = go(grid, tiny_job(images), tmp_path / "run")
     for _, _, answer in grid.log:
         assert all(array.dtype != np.uint8 for array in answer.arrays.values())
-        assert ".png" not in str(answer.facts)
+        assert ".png" not in str(answer.header)
     assert {"model weights", census.NAMES, census.SHAPE} <= set(result.values["privacy"])
     assert "png" not in RunFolder(tmp_path / "run").records.read_text(encoding="utf-8")

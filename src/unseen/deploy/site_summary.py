@@ -26,7 +26,7 @@ SHAPE = "shape of a sample, fingerprint of the data"
 
 
 @dataclass(frozen=True)
-class SiteFacts:
+class SiteSummary:
     """What one site says of its data.
 
     counts    how many samples of each class; for regression, of all
@@ -42,7 +42,7 @@ class SiteFacts:
     measured: bool = False
 
     @classmethod
-    def of(cls, samples: SiteSamples) -> SiteFacts:
+    def of(cls, samples: SiteSamples) -> SiteSummary:
         """Describe a site's samples."""
         return cls(
             task=samples.task,
@@ -58,7 +58,7 @@ class SiteFacts:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> SiteFacts:
+    def from_dict(cls, values: Mapping[str, Any]) -> SiteSummary:
         """Read what came as JSON."""
         try:
             return cls(
@@ -73,11 +73,11 @@ class SiteFacts:
             raise UnseenError(f"told nothing usable of its data ({error!r})") from error
 
 
-Census = dict[str, SiteFacts]
+Census = dict[str, SiteSummary]
 """Every site's facts, by name."""
 
 
-def agreed_classes(census: Census) -> tuple[str, ...]:
+def merge_classes(census: Census) -> tuple[str, ...]:
     """The order of all classes: the sites' own where they all have the same, else the sorted union."""
     orders = {facts.classes for facts in census.values()}
     if len(orders) == 1:
@@ -85,7 +85,7 @@ def agreed_classes(census: Census) -> tuple[str, ...]:
     return tuple(sorted({name for order in orders for name in order}))
 
 
-def stand_in(census: Census, *, name: str) -> DataSet:
+def make_placeholder_data(census: Census, *, name: str) -> DataSet:
     """Make the data set that has the sites' numbers and none of their samples."""
     domains = tuple(sorted(census))
     first = census[domains[0]]
@@ -96,7 +96,7 @@ def stand_in(census: Census, *, name: str) -> DataSet:
                 f"site {domain} has {other.task} on samples of shape {other.shape}, site {domains[0]} "
                 f"{first.task} on {first.shape}; all must have the same"
             )
-    classes = agreed_classes(census) if first.task == "classification" else ()
+    classes = merge_classes(census) if first.task == "classification" else ()
     targets, domain_of = [], []
     for number, domain in enumerate(domains):
         counts = census[domain].counts
@@ -122,7 +122,7 @@ def _fingerprint(census: Census, classes: tuple[str, ...]) -> str:
     return hashlib.sha256(repr(described).encode()).hexdigest()[:16]
 
 
-def told(census: Census) -> list[Record]:
+def census_disclosure(census: Census) -> list[Record]:
     """What the census let leave the sites, beside the numbers of samples that every run tells of."""
     left = Left()
     for site, facts in census.items():

@@ -12,13 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from unseen.deploy.certificates import PUBLIC, write_new
+from unseen.deploy.flower.prefork import write_launchers
+from unseen.deploy.flower.processes import Process, start_prefork, start_supernode, stop_process
 from unseen.deploy.invitation import Invitation
 from unseen.deploy.keys import SiteKey, fingerprint, site_key
-from unseen.deploy.ledger import Ledger
-from unseen.deploy.processes import Process, end, start_supernode, start_warm
-from unseen.deploy.warm import fill_folder
-from unseen.deploy.wording import told
+from unseen.deploy.ledger import Ledger, describe_entry
+from unseen.deploy.tls import PUBLIC, write_new
 from unseen.errors import UnseenError, UsageError
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 3.0, 30.0
@@ -112,14 +111,14 @@ class Connection:
         self.ledger = Ledger(home.path)
         self._warm_folder = home.path / "warm"
         self._warm: Process | None = None
-        fill_folder(self._warm_folder)
+        write_launchers(self._warm_folder)
 
     def __enter__(self) -> Connection:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._warm is not None:
-            end(self._warm)
+            stop_process(self._warm)
 
     def run_once(self) -> str | None:
         """Run the SuperNode to its end; return why it was not let in, or None if it was."""
@@ -148,17 +147,17 @@ class Connection:
                         self._let_in()
                     elif REFUSED in said:
                         break
-                for words in (words for line in self.ledger.new() for words in told(line)):
+                for words in (words for line in self.ledger.new() for words in describe_entry(line)):
                     self.say(words)
         finally:
-            end(process)
+            stop_process(process)
         return None if connected else _reason(home, _log_from(home, start))
 
     def _let_in(self) -> None:
         self.home.been_inside.touch()
         if self._warm is None or self._warm.poll() is not None:
             with self.home.log.open("a", encoding="utf-8") as log:
-                self._warm = start_warm(self._warm_folder, log=log)
+                self._warm = start_prefork(self._warm_folder, log=log)
         self.say(f"connected to {self.home.invitation.address}; waiting for work")
 
 

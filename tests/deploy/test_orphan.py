@@ -9,7 +9,7 @@ import pytest
 
 DEAF = """
 import signal, sys, time
-from unseen.deploy.orphan import leave_with_parent
+from unseen.deploy.flower.compat import leave_with_parent
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 leave_with_parent()
 print("started", flush=True)

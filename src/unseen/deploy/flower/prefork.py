@@ -5,7 +5,7 @@ There we put scripts of these names: they hand their arguments to a process that
 already and forks from itself. Every message still gets a fresh process. Where the warm process cannot be
 reached, a script becomes Flower's own program, so nothing depends on this but speed.
 
-    python -m unseen.deploy.warm FOLDER    serves forks until the process that started it ends
+    python -m unseen.deploy.flower.prefork FOLDER    serves forks until the process that started it ends
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from unseen.deploy.environment import flower_program
+from unseen.deploy.flower.compat import flower_program
 from unseen.fileio import write_text
 
 PROGRAMS = ("flwr-clientapp", "flwr-serverapp")
@@ -40,7 +40,7 @@ with socket.socket(socket.AF_UNIX) as pipe:
 """
 
 
-def fill_folder(folder: Path) -> None:
+def write_launchers(folder: Path) -> None:
     """Write the scripts; `folder` is to stand first in PATH. Only this user can open it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)

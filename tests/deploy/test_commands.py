@@ -16,13 +16,13 @@ import torch
 from real_commands import PATIENCE, Commands, processes_that_mention
 from tiny_sites import SITES, make_images, tiny_job
 
-from unseen.deploy.certificates import make_certificates
+from unseen.deploy.coordinator_home import CoordinatorHome
+from unseen.deploy.flower.prefork import write_launchers
+from unseen.deploy.flower.processes import Process, free_port, start_supernode, stop_process
 from unseen.deploy.invitation import Invitation
 from unseen.deploy.keys import site_key
-from unseen.deploy.processes import Process, end, free_port, start_supernode
-from unseen.deploy.superlink import CoordinatorHome
-from unseen.deploy.supernode import open_site, reason_unreachable
-from unseen.deploy.warm import fill_folder
+from unseen.deploy.site_home import open_site, reason_unreachable
+from unseen.deploy.tls import make_certificates
 from unseen.errors import UnseenError
 from unseen.runner.run import run
 from unseen.runs.checkpoint import Checkpoint
@@ -55,7 +55,7 @@ def strangers(federation: Commands) -> Iterator[dict[str, tuple[Process, Path]]]
     folder = federation.folder
     home = CoordinatorHome.load(folder / "federation")
     other = make_certificates(folder / "other-authority", ["127.0.0.1"])
-    fill_folder(folder / "no-warm")
+    write_launchers(folder / "no-warm")
     found: dict[str, tuple[Process, Path]] = {}
     try:
         for name, ca in (
@@ -80,7 +80,7 @@ def strangers(federation: Commands) -> Iterator[dict[str, tuple[Process, Path]]]
         yield found
     finally:
         for process, _ in found.values():
-            end(process, kill=True)
+            stop_process(process, kill=True)
 
 
 def wait_for_words(log: Path, words: str) -> None:

@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unseen.deploy.processes import Certificates
+from unseen.deploy.flower.processes import Certificates
 from unseen.errors import UnseenError, UsageError, missing_extra
 
 if TYPE_CHECKING:
