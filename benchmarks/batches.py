@@ -29,19 +29,19 @@ def ours() -> None:
     from unseen.data import DataRequest, Samples, load_data
     from unseen.data.transforms import Normalise
     from unseen.models import FlatState, ModelFacts, build_model
-    from unseen.training import Preparation, batch_positions
+    from unseen.training import Preprocessor, batch_positions
     from unseen.training.optimizers import FlatSGD
 
     data = load_data(DataRequest("pacs", image_size=SIZE))
     samples = Samples(data, data.indices("photo"))
     generator = torch.Generator().manual_seed(0)
     positions = batch_positions(len(samples), BATCH, generator=generator)
-    plain = Preparation(Normalise(mean=(0.5,), std=(0.5,)), "standard")
+    plain = Preprocessor(Normalise(mean=(0.5,), std=(0.5,)), "standard")
     plain(samples.gather(next(positions)), generator)
     first_batch = time.perf_counter() - started
 
     network = build_model("resnet18", ModelFacts(data.input_shape, data.outputs), seed=0)
-    prepare = Preparation(Normalise(mean=network.pixel_mean, std=network.pixel_std), "standard")
+    prepare = Preprocessor(Normalise(mean=network.pixel_mean, std=network.pixel_std), "standard")
     flat = FlatState(network)
     optimiser = FlatSGD(flat.parameters, flat.gradient, lr=0.01, momentum=0.9)
     preparing, training = [], []

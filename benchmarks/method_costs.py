@@ -22,7 +22,7 @@ from typing import Any
 from measure import as_process, interleaved, median_ratio, options
 
 from unseen.methods import METHODS
-from unseen.methods.costs import COSTS
+from unseen.methods.method_costs import COSTS
 
 BASE = "fedavg"
 JOB = {"data": "rotated-digits", "image_size": 28, "model": "mnist-cnn", "local_epochs": 1, "batch_size": 32}

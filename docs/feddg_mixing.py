@@ -14,7 +14,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from unseen.methods.feddg import FedDGSettings
+from unseen.methods.feddg.feddg import FedDGSettings
 from unseen.training.losses.fourier import low_amplitudes, mix_amplitudes
 
 ROOT = Path(__file__).parents[1]

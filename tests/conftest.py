@@ -22,7 +22,7 @@ from unseen.runs.checkpoint import Checkpoint
 from unseen.runs.client_state import StateStore
 from unseen.runs.folder import RunFolder
 from unseen.runs.records import Records
-from unseen.training import Preparation, TrainingPlan
+from unseen.training import LocalTrainingConfig, Preprocessor
 
 CLASSES = 3
 
@@ -78,7 +78,7 @@ def tiny_experiment(
     settings: dict[str, Any] | None = None,
     model: str = "mnist-cnn",
     seed: int = 0,
-    plan: TrainingPlan | None = None,
+    plan: LocalTrainingConfig | None = None,
     partition: PartitionPlan | None = None,
 ) -> Experiment:
     """An experiment on tiny data with the domain `held` held out."""
@@ -99,8 +99,8 @@ def tiny_experiment(
         federation=federation,
         method=chosen,
         network=network,
-        plan=plan or TrainingPlan(epochs=1, batch_size=4, lr=0.05, momentum=0.5),
-        prepare=Preparation(Normalise(mean=network.pixel_mean, std=network.pixel_std)),
+        plan=plan or LocalTrainingConfig(epochs=1, batch_size=4, lr=0.05, momentum=0.5),
+        prepare=Preprocessor(Normalise(mean=network.pixel_mean, std=network.pixel_std)),
         seed=seed,
     )
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from unseen.methods import METHODS, costs
+from unseen.methods import METHODS
+from unseen.methods import method_costs as costs
 
 WIDTH = 100
 MEASURED = {

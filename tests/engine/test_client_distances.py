@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from unseen.federation import PartitionPlan
-from unseen.training import TrainingPlan
+from unseen.training import LocalTrainingConfig
 
-PLAN = TrainingPlan(epochs=1, batch_size=4, lr=0.05, momentum=0.5)
+PLAN = LocalTrainingConfig(epochs=1, batch_size=4, lr=0.05, momentum=0.5)
 
 
 def rounds_of(records):

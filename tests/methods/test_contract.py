@@ -9,7 +9,7 @@ import torch
 
 from unseen.federation import PartitionPlan
 from unseen.methods import METHODS, describe_settings, make_method
-from unseen.training import TrainingPlan
+from unseen.training import LocalTrainingConfig
 
 pytestmark = pytest.mark.parametrize("method", list(METHODS))
 
@@ -30,7 +30,9 @@ def test_two_rounds_train_a_usable_model(method, make_experiment, go):
 
 
 def test_learns_the_sources(method, make_experiment, go):
-    experiment = make_experiment(method, plan=TrainingPlan(epochs=5, batch_size=4, lr=0.05, momentum=0.5))
+    experiment = make_experiment(
+        method, plan=LocalTrainingConfig(epochs=5, batch_size=4, lr=0.05, momentum=0.5)
+    )
     _, records = go(experiment, rounds=4)
     last = [record for record in records.entries if record["event"] == "evaluation"][-1]
     accuracies = [score["metrics"]["accuracy"] for score in last["scores"] if score["split"] == "validation"]

@@ -16,14 +16,14 @@ from unseen.engine.experiment import RoundStart
 from unseen.errors import UsageError
 from unseen.federation import PartitionPlan
 from unseen.methods import METHODS, make_method
-from unseen.methods._copa_heads import FrozenHeads, HeadEnsemble, ensemble_of, head_places
-from unseen.methods.copa import COUNTS
+from unseen.methods.copa.copa import COUNTS
+from unseen.methods.copa.domain_heads import FrozenHeads, HeadEnsemble, ensemble_of, head_places
 from unseen.models import FlatState
 from unseen.runs.client_state import StateStore
 from unseen.seeding import torch_generator
-from unseen.training import TrainingPlan, batch_positions
+from unseen.training import LocalTrainingConfig, batch_positions
 
-PLAN = TrainingPlan(epochs=2, batch_size=4, lr=0.02, momentum=0.5, weight_decay=0.01)
+PLAN = LocalTrainingConfig(epochs=2, batch_size=4, lr=0.02, momentum=0.5, weight_decay=0.01)
 MIXED = PartitionPlan(kind="mixed", clients_per_domain=1, heterogeneity=0.5)
 PARTITIONS = {
     "a domain each": PartitionPlan(),

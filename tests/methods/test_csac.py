@@ -12,14 +12,14 @@ from torch.nn import functional as F
 
 from unseen.data import Samples
 from unseen.engine import Workspace
-from unseen.methods._csac_alignment import AlignmentLoss
-from unseen.methods.csac import LOCAL_MODEL, PROJECTIONS, frozen_partner, tap_shapes
+from unseen.methods.csac.cross_layer_alignment import AlignmentLoss
+from unseen.methods.csac.csac import LOCAL_MODEL, PROJECTIONS, frozen_partner, tap_shapes
 from unseen.models import FlatState
 from unseen.runs.client_state import StateStore
 from unseen.runs.folder import RunFolder
-from unseen.training import ClientWork, TrainingPlan
+from unseen.training import ClientWork, LocalTrainingConfig
 
-STEP = TrainingPlan(epochs=1, batch_size=6, lr=0.1, momentum=0.0, batches_per_epoch=1)
+STEP = LocalTrainingConfig(epochs=1, batch_size=6, lr=0.1, momentum=0.0, batches_per_epoch=1)
 
 
 def client_work(experiment, *, round=1, state=None, start=None):
@@ -97,7 +97,7 @@ def test_acquisition_is_thirty_epochs_of_smoothed_cross_entropy(make_experiment)
     twin = client_work(experiment)
     optimiser = torch.optim.SGD(twin.module.parameters(), lr=0.05, momentum=0.5)
     steps = 0
-    plan = TrainingPlan(epochs=30, batch_size=4, lr=0.05, momentum=0.5)
+    plan = LocalTrainingConfig(epochs=30, batch_size=4, lr=0.05, momentum=0.5)
     for batch in twin.batches(plan=plan, purpose="acquisition"):
         probabilities = twin.module(batch.inputs).softmax(1)
         smoothed = 0.9 * F.one_hot(batch.targets, 3) + 0.1 / 3
@@ -187,7 +187,7 @@ def test_the_frozen_model_never_changes_and_is_sent_only_once(make_experiment, g
 
 
 def test_calibration_sends_the_calibrated_model_and_nothing_else(calibration):
-    method, work = calibration(plan=TrainingPlan(epochs=2, batch_size=4, lr=0.05))
+    method, work = calibration(plan=LocalTrainingConfig(epochs=2, batch_size=4, lr=0.05))
     frozen = work.state[LOCAL_MODEL].clone()
     update = method.client(work)
     assert not update.extras and torch.equal(work.state[LOCAL_MODEL], frozen)

@@ -14,10 +14,10 @@ from test_csac import STEP, calibration_work, client_work
 from unseen.data import DataSet
 from unseen.errors import UsageError
 from unseen.methods import METHODS, describe_settings, make_method
-from unseen.methods._csac_alignment import pair_weights
-from unseen.methods._csac_projections import Projections
-from unseen.methods.csac import LOCAL_MODEL, PROJECTIONS
-from unseen.training import TrainingPlan
+from unseen.methods.csac.cross_layer_alignment import pair_weights
+from unseen.methods.csac.csac import LOCAL_MODEL, PROJECTIONS
+from unseen.methods.csac.projections import Projections
+from unseen.training import LocalTrainingConfig
 
 ROWS_OF_TABLE_5 = {
     "without alignment": {"alignment": "none"},
@@ -168,7 +168,7 @@ def test_without_label_smoothing_acquisition_is_plain_training(make_experiment):
     plain = client_work(experiment)
     plain.fit(
         lambda batch: plain.task_loss(plain.module(batch.inputs), batch.targets),
-        plan=TrainingPlan(epochs=2, batch_size=4, lr=0.05, momentum=0.5),
+        plan=LocalTrainingConfig(epochs=2, batch_size=4, lr=0.05, momentum=0.5),
         purpose="acquisition",
     )
     assert torch.equal(outcomes[0], plain.flat.read()) and not torch.equal(outcomes[0], outcomes[0.1])
@@ -235,8 +235,8 @@ def test_a_model_that_has_died_gives_no_nan(make_experiment):
 
 def test_batches_of_one_are_refused_and_a_client_with_one_sample_is_not(calibrate, make_experiment):
     with pytest.raises(UsageError, match="--batch-size 2"):
-        calibrate(plan=TrainingPlan(batch_size=1))
-    experiment = make_experiment("csac", plan=TrainingPlan(batch_size=4))
+        calibrate(plan=LocalTrainingConfig(batch_size=1))
+    experiment = make_experiment("csac", plan=LocalTrainingConfig(batch_size=4))
     work = calibration_work(experiment)
     work.train = type(work.train)(experiment.data, experiment.federation[0].train[:1])
     update = experiment.method.client(work)

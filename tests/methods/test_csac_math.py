@@ -13,7 +13,7 @@ from torch import nn
 from unseen.aggregation import ServerWork, Updates, layer_distances, layers_of
 from unseen.aggregation.divergence import divergence_weights
 from unseen.methods import make_method
-from unseen.methods._csac_projections import Projections, geometry
+from unseen.methods.csac.projections import Projections, geometry
 from unseen.models import Entry, FlatState, Kind, Layout
 from unseen.training.losses.attention import channel_similarity, over_local_layers, position_similarity
 from unseen.training.losses.mmd import pairwise_mmd, pairwise_mse

@@ -10,10 +10,10 @@ from torch.nn import functional
 from unseen.data import Samples
 from unseen.models import FlatState, blocked_maps
 from unseen.seeding import torch_generator
-from unseen.training import TrainingPlan, batch_positions
+from unseen.training import LocalTrainingConfig, batch_positions
 from unseen.training.optimizers import FlatSGD
 
-PLAN = TrainingPlan(epochs=2, batch_size=4, lr=0.05, momentum=0.5)
+PLAN = LocalTrainingConfig(epochs=2, batch_size=4, lr=0.05, momentum=0.5)
 
 
 def literal_cycle(experiment, orders):

@@ -12,15 +12,19 @@ from torch.nn import functional as F
 
 from unseen.data import Samples
 from unseen.engine import RoundStart, Workspace
-from unseen.methods._fedadg_local import LocalTraining
-from unseen.methods._fedadg_losses import discriminator_loss, extractor_loss, generator_loss
-from unseen.methods._fedadg_parts import make_discriminator
+from unseen.methods.fedadg.adversarial_training import (
+    LocalTraining,
+    discriminator_loss,
+    extractor_loss,
+    generator_loss,
+)
+from unseen.methods.fedadg.fedadg_networks import make_discriminator
 from unseen.models import FlatState
 from unseen.models.network import StagedNetwork
 from unseen.seeding import global_torch_seed, torch_generator
-from unseen.training import TrainingPlan, batch_positions
+from unseen.training import LocalTrainingConfig, batch_positions
 
-PLAN = TrainingPlan(epochs=3, batch_size=4, lr=0.05, momentum=0.5, weight_decay=1e-3)
+PLAN = LocalTrainingConfig(epochs=3, batch_size=4, lr=0.05, momentum=0.5, weight_decay=1e-3)
 SETTINGS = {"warm_up_epochs": 1, "adversarial_epochs": 2, "adversarial_weight": 0.85}
 
 

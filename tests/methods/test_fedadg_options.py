@@ -13,11 +13,11 @@ from unseen.data import DataSet
 from unseen.engine import RoundStart, Workspace
 from unseen.errors import UsageError
 from unseen.methods import make_method
-from unseen.methods._fedadg_parts import draw_fixed_reference, make_discriminator
+from unseen.methods.fedadg.fedadg_networks import draw_fixed_reference, make_discriminator
 from unseen.models import FlatState, ModelFacts, build_model
-from unseen.training import TrainingPlan
+from unseen.training import LocalTrainingConfig
 
-PLAN = TrainingPlan(epochs=2, batch_size=4, lr=0.05, momentum=0.5)
+PLAN = LocalTrainingConfig(epochs=2, batch_size=4, lr=0.05, momentum=0.5)
 
 
 def _network_weights(experiment, checkpoint):
@@ -256,7 +256,7 @@ def test_fixed_references_are_the_distributions_they_are_called(kind, mean_absol
     ],
 )
 def test_local_epochs_are_shared_out(local, settings, expected):
-    assert make_method("fedadg", settings).settings.epochs(TrainingPlan(epochs=local)) == expected
+    assert make_method("fedadg", settings).settings.epochs(LocalTrainingConfig(epochs=local)) == expected
 
 
 def test_explicit_epochs_are_spent(make_experiment):
@@ -271,9 +271,9 @@ def test_one_weight_decides_both_and_smoothing_follows_the_run():
     assert settings.loss_weights == pytest.approx((0.85, 0.15))
     settings = make_method("fedadg", {"adversarial_weight": 2, "classification_weight": 0.5}).settings
     assert settings.loss_weights == (2, 0.5)
-    assert settings.smoothing(TrainingPlan()) == 0.1
-    assert settings.smoothing(TrainingPlan(label_smoothing=0.2)) == 0.2
-    assert make_method("fedadg", {"label_smoothing": 0}).settings.smoothing(TrainingPlan()) == 0
+    assert settings.smoothing(LocalTrainingConfig()) == 0.1
+    assert settings.smoothing(LocalTrainingConfig(label_smoothing=0.2)) == 0.2
+    assert make_method("fedadg", {"label_smoothing": 0}).settings.smoothing(LocalTrainingConfig()) == 0
 
 
 @pytest.mark.parametrize(

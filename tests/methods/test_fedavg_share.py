@@ -17,9 +17,9 @@ from unseen.errors import UsageError
 from unseen.methods import METHODS, make_method
 from unseen.methods.fedavg_share import LABELS, SAMPLES, shared_by_others
 from unseen.seeding import torch_generator
-from unseen.training import TrainingPlan
+from unseen.training import LocalTrainingConfig
 
-PLAN = TrainingPlan(epochs=2, batch_size=4, lr=0.05, momentum=0.0)
+PLAN = LocalTrainingConfig(epochs=2, batch_size=4, lr=0.05, momentum=0.0)
 
 
 def rows_of_numbers() -> DataSet:

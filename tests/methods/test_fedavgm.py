@@ -13,7 +13,7 @@ from unseen.aggregation import ServerWork, Updates, weighted_mean
 from unseen.errors import UsageError
 from unseen.methods import make_method
 from unseen.models import FlatState, Kind
-from unseen.training import TrainingPlan
+from unseen.training import LocalTrainingConfig
 
 MODULE = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 3))
 
@@ -111,7 +111,7 @@ def test_impossible_settings_are_refused(settings, said):
 
 
 def test_regression(make_experiment, tiny_regression, go, rounds_of):
-    plan = TrainingPlan(batch_size=4, lr=0.01, momentum=0.0)
+    plan = LocalTrainingConfig(batch_size=4, lr=0.01, momentum=0.0)
     ours, records = go(make_experiment("fedavgm", data=tiny_regression, plan=plan), rounds=4)
     losses = [record["loss"] for record in rounds_of(records)]
     assert torch.isfinite(ours.weights).all() and losses[-1] < losses[0]

@@ -16,7 +16,7 @@ from unseen.methods.fedbn import KEPT, NOTHING_TO_KEEP, batch_norm_positions
 from unseen.models import FlatState, Layout
 from unseen.runs.client_state import StateStore
 from unseen.runs.folder import RunFolder
-from unseen.training import TrainingPlan
+from unseen.training import LocalTrainingConfig
 
 BATCH_NORM = "stages.conv.1."
 """Where the test network has its batch norm; its name does not say `bn`."""
@@ -175,7 +175,7 @@ def test_batch_norm_is_known_by_its_type():
 
 
 def test_a_client_that_diverged_keeps_its_former_batch_norm(make_uneven_experiment):
-    plan = TrainingPlan(epochs=3, batch_size=4, lr=1e30)
+    plan = LocalTrainingConfig(epochs=3, batch_size=4, lr=1e30)
     workspace = Workspace(make_uneven_experiment("fedbn", plan=plan))
     former = workspace.flat.read()[batch_norm_positions(workspace.module)]
     state = {KEPT: former}
@@ -186,7 +186,7 @@ def test_a_client_that_diverged_keeps_its_former_batch_norm(make_uneven_experime
 def test_regression(make_experiment, tiny_regression, make_normed_network, go, rounds_of):
     network = make_normed_network()
     network.replace_head(1)
-    plan = TrainingPlan(batch_size=4, lr=0.01, momentum=0.5)
+    plan = LocalTrainingConfig(batch_size=4, lr=0.01, momentum=0.5)
     experiment = replace(make_experiment("fedbn", data=tiny_regression, plan=plan), network=network)
     ours, records = go(experiment, rounds=4)
     losses = [record["loss"] for record in rounds_of(records)]
@@ -195,7 +195,7 @@ def test_regression(make_experiment, tiny_regression, make_normed_network, go, r
 
 
 def test_the_average_over_clients_makes_a_usable_model(make_uneven_experiment, go):
-    plan = TrainingPlan(epochs=8, batch_size=4, lr=0.05, momentum=0.5)
+    plan = LocalTrainingConfig(epochs=8, batch_size=4, lr=0.05, momentum=0.5)
     _, records = go(make_uneven_experiment("fedbn", plan=plan), rounds=4)
     scores = [score for score in records.entries[-1]["scores"] if score["split"] == "validation"]
     assert len(scores) == 3 and all(score["metrics"]["accuracy"] > 0.8 for score in scores)

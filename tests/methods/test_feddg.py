@@ -16,14 +16,14 @@ from unseen.engine.experiment import RoundStart
 from unseen.errors import UsageError
 from unseen.federation import PartitionPlan
 from unseen.methods import METHODS, make_method
-from unseen.methods._feddg_bank import SPECTRA, Partners, collect, whole_bank
+from unseen.methods.feddg.spectra_bank import SPECTRA, Partners, collect, whole_bank
 from unseen.models import FlatState
 from unseen.runs.client_state import StateStore
 from unseen.seeding import torch_generator
-from unseen.training import TrainingPlan, batch_positions
+from unseen.training import LocalTrainingConfig, batch_positions
 from unseen.training.losses.fourier import low_amplitudes
 
-PLAN = TrainingPlan(epochs=1, batch_size=4, lr=0.02, momentum=0.0)
+PLAN = LocalTrainingConfig(epochs=1, batch_size=4, lr=0.02, momentum=0.0)
 WINDOW, INNER_LR, SENT = 0.25, 0.05, 7
 SETTINGS = {"window": WINDOW, "inner_lr": INNER_LR, "spectra": SENT}
 

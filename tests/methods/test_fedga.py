@@ -20,10 +20,10 @@ from unseen.federation import PartitionPlan
 from unseen.methods import make_method
 from unseen.methods.fedga import GAP, remaining_part
 from unseen.models import FlatState
-from unseen.training import TrainingPlan
+from unseen.training import LocalTrainingConfig
 
 ROUNDS = 4
-PLAN = TrainingPlan(epochs=2, batch_size=4, lr=0.1, momentum=0.5)
+PLAN = LocalTrainingConfig(epochs=2, batch_size=4, lr=0.1, momentum=0.5)
 
 
 def gaps_of(records) -> list[dict[str, float]]:
@@ -188,7 +188,7 @@ def test_the_step_falls_linearly_over_the_rounds_of_the_run():
 @pytest.mark.parametrize("risk", ["loss", "error"])
 def test_a_gap_says_how_much_worse_the_received_model_is_than_the_own(risk, make_experiment):
     """Both risks are to be low, so that a worse model has a positive gap; an accuracy would turn the sign."""
-    plan = TrainingPlan(epochs=20, batch_size=4, lr=0.05, momentum=0.5)
+    plan = LocalTrainingConfig(epochs=20, batch_size=4, lr=0.05, momentum=0.5)
     experiment = make_experiment("fedga", settings={"risk": risk}, plan=plan)
     space, state = Workspace(experiment), {}
     untrained = space.flat.read()

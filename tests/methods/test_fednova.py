@@ -14,7 +14,7 @@ from unseen.errors import UsageError
 from unseen.methods import make_method
 from unseen.methods.fednova import NORMALISER
 from unseen.models import FlatState
-from unseen.training import TrainingPlan, effective_steps
+from unseen.training import LocalTrainingConfig, effective_steps
 
 
 def literal_normaliser(steps, rho):
@@ -23,7 +23,7 @@ def literal_normaliser(steps, rho):
 
 
 def plan_of(momentum, **options):
-    return TrainingPlan(epochs=2, batch_size=4, lr=0.05, momentum=momentum, **options)
+    return LocalTrainingConfig(epochs=2, batch_size=4, lr=0.05, momentum=momentum, **options)
 
 
 @given(steps=st.integers(1, 60), rho=st.floats(0, 0.97))
@@ -116,11 +116,11 @@ def test_the_objective_is_met_that_fedavg_misses():
 
 def test_adam_is_refused_with_the_reason(make_experiment, go):
     with pytest.raises(UsageError, match=r"fednova.*gradients.*adam.*--optimiser sgd"):
-        go(make_experiment("fednova", plan=TrainingPlan(optimiser="adam", lr=0.001)))
+        go(make_experiment("fednova", plan=LocalTrainingConfig(optimiser="adam", lr=0.001)))
 
 
 def test_regression(make_experiment, tiny_regression, go, rounds_of):
-    plan = TrainingPlan(batch_size=4, lr=0.01, momentum=0.5)
+    plan = LocalTrainingConfig(batch_size=4, lr=0.01, momentum=0.5)
     ours, records = go(make_experiment("fednova", data=tiny_regression, plan=plan), rounds=4)
     losses = [record["loss"] for record in rounds_of(records)]
     assert torch.isfinite(ours.weights).all() and losses[-1] < losses[0]

@@ -15,9 +15,9 @@ from unseen.errors import UsageError
 from unseen.methods import make_method
 from unseen.models import FlatState
 from unseen.seeding import torch_generator
-from unseen.training import TrainingPlan, batch_positions
+from unseen.training import LocalTrainingConfig, batch_positions
 
-PLAN = TrainingPlan(epochs=3, batch_size=4, lr=0.05, momentum=0.5, weight_decay=1e-2)
+PLAN = LocalTrainingConfig(epochs=3, batch_size=4, lr=0.05, momentum=0.5, weight_decay=1e-2)
 
 
 def literal_client(experiment, mu):
@@ -89,7 +89,7 @@ def test_a_huge_mu_lets_the_statistics_of_batch_norm_move_and_nothing_else(
     make_experiment, make_normed_network
 ):
     """The pull is on parameters: w stays where it is (lr * mu = 1 undoes each step), the buffers follow."""
-    plan = TrainingPlan(epochs=2, batch_size=4, lr=1e-6, momentum=0.0)
+    plan = LocalTrainingConfig(epochs=2, batch_size=4, lr=1e-6, momentum=0.0)
     experiment = make_experiment("fedprox", settings={"mu": 1e6}, plan=plan)
     workspace = Workspace(replace(experiment, network=make_normed_network()))
     start = workspace.flat.read()

@@ -13,14 +13,14 @@ from unseen.data import Samples
 from unseen.engine import RoundStart, Workspace
 from unseen.errors import UsageError
 from unseen.methods import make_method
-from unseen.methods._fedsr_parts import ClassReference, gaussian_divergence, representation_length
+from unseen.methods.fedsr.representation import ClassReference, gaussian_divergence, representation_length
 from unseen.models import FlatState
 from unseen.runs.client_state import StateStore
 from unseen.runs.folder import RunFolder
 from unseen.seeding import torch_generator
-from unseen.training import TrainingPlan, batch_positions
+from unseen.training import LocalTrainingConfig, batch_positions
 
-PLAN = TrainingPlan(epochs=2, batch_size=4, lr=0.02, momentum=0.5)
+PLAN = LocalTrainingConfig(epochs=2, batch_size=4, lr=0.02, momentum=0.5)
 PLAIN = {"l2r_weight": 0, "cmi_weight": 0, "probabilistic": False}
 
 

@@ -17,14 +17,21 @@ from unseen.data import Samples
 from unseen.errors import UsageError
 from unseen.federation import PartitionPlan
 from unseen.methods import METHODS, make_method
-from unseen.methods._mdfl_statistics import COUNTS, SUMS, at_most_of_each
-from unseen.methods._mdfl_table import MEANS, merge_statistics, renew_table, transferability
+from unseen.methods.mdfl.class_statistics import (
+    COUNTS,
+    MEANS,
+    SUMS,
+    at_most_of_each,
+    merge_statistics,
+    renew_table,
+    transferability,
+)
 from unseen.models import FlatState
 from unseen.seeding import torch_generator
-from unseen.training import TrainingPlan, batch_positions
+from unseen.training import LocalTrainingConfig, batch_positions
 
 DIRICHLET = PartitionPlan(kind="dirichlet", clients_per_domain=2, alpha=0.5)
-PLAN = TrainingPlan(epochs=1, batch_size=4, lr=0.02, momentum=0.0)
+PLAN = LocalTrainingConfig(epochs=1, batch_size=4, lr=0.02, momentum=0.0)
 
 
 @pytest.fixture
@@ -132,7 +139,7 @@ def test_the_term_is_off_in_the_first_round_and_acts_from_the_second(make_experi
 
 
 def test_the_term_draws_classes_together_across_domains(make_experiment, go):
-    plan = TrainingPlan(epochs=3, batch_size=4, lr=0.02, momentum=0.0)
+    plan = LocalTrainingConfig(epochs=3, batch_size=4, lr=0.02, momentum=0.0)
     alignment = {}
     for strength in (0.0, 1.0):
         experiment = make_experiment("mdfl", settings={"strength": strength}, plan=plan)

@@ -15,16 +15,15 @@ from unseen.data import Samples
 from unseen.engine import RoundStart, Workspace
 from unseen.errors import UsageError
 from unseen.methods import make_method
-from unseen.methods._extended_network import ExtendedNetwork
-from unseen.methods._frozen import frozen_copy
+from unseen.methods._shared import ExtendedNetwork, frozen_copy
 from unseen.methods.moon import PREVIOUS_MODEL, contrastive_loss
 from unseen.models import FlatState, Kind
 from unseen.runs.client_state import StateStore
 from unseen.runs.folder import RunFolder
 from unseen.seeding import torch_generator
-from unseen.training import TrainingPlan, batch_positions
+from unseen.training import LocalTrainingConfig, batch_positions
 
-PLAN = TrainingPlan(epochs=2, batch_size=4, lr=0.05, momentum=0.0)
+PLAN = LocalTrainingConfig(epochs=2, batch_size=4, lr=0.05, momentum=0.0)
 
 
 def literal_term(z, z_glob, z_prev, tau=0.5):
@@ -113,7 +112,7 @@ def test_the_first_round_is_fedavg_and_the_term_acts_from_the_second(make_experi
 
 def test_a_strong_term_pulls_features_to_the_server_and_from_the_former_model(make_experiment, go, rounds_of):
     found = {}
-    plan = TrainingPlan(epochs=4, batch_size=4, lr=0.05, momentum=0.0)
+    plan = LocalTrainingConfig(epochs=4, batch_size=4, lr=0.05, momentum=0.0)
     for mu in (1e-6, 20.0):
         _, records = go(make_experiment("moon", settings={"mu": mu}, plan=plan), f"run-{mu}", rounds=2)
         diagnostics = rounds_of(records)[-1]["diagnostics"]
@@ -139,7 +138,7 @@ def test_the_loss_is_equation_3_and_does_not_overflow():
 
 def test_frozen_models_leave_the_trained_one_and_themselves_as_they_are(make_experiment, make_normed_network):
     """With no learning to speak of, batch norm's statistics must be those of plain training."""
-    plan = TrainingPlan(epochs=2, batch_size=4, lr=1e-12, momentum=0.0)
+    plan = LocalTrainingConfig(epochs=2, batch_size=4, lr=1e-12, momentum=0.0)
     states = {}
     for method in ("moon", "fedavg"):
         experiment = replace(make_experiment(method, plan=plan), network=make_normed_network())

@@ -25,9 +25,9 @@ from unseen.methods.scaffold import CHANGE, CONTROL
 from unseen.models import Kind
 from unseen.runs.client_state import StateStore
 from unseen.runs.folder import RunFolder
-from unseen.training import TrainingPlan
+from unseen.training import LocalTrainingConfig
 
-PLAIN = TrainingPlan(epochs=2, batch_size=4, lr=0.05, momentum=0.0)
+PLAIN = LocalTrainingConfig(epochs=2, batch_size=4, lr=0.05, momentum=0.0)
 HALVES = PartitionPlan(kind="iid", clients_per_domain=2)
 
 
@@ -87,7 +87,7 @@ def flat_parameters(named, layout):
 
 @pytest.mark.parametrize(("momentum", "server_lr"), [(0.0, 1.0), (0.5, 1.0), (0.0, 0.6)])
 def test_equals_algorithm_1(make_uneven_experiment, go, momentum, server_lr):
-    plan = TrainingPlan(epochs=2, batch_size=4, lr=0.05, momentum=momentum)
+    plan = LocalTrainingConfig(epochs=2, batch_size=4, lr=0.05, momentum=momentum)
     ours, _ = go(make_uneven_experiment("scaffold", plan=plan, settings={"server_lr": server_lr}), rounds=3)
     literal = make_uneven_experiment("scaffold", plan=plan)
     layout = layout_of(literal)
@@ -175,7 +175,7 @@ def test_the_server_holds_the_mean_of_what_clients_hold(make_uneven_experiment, 
 
 def test_a_client_that_diverged_keeps_its_former_control_variate(make_uneven_experiment):
     workspace = Workspace(
-        make_uneven_experiment("scaffold", plan=TrainingPlan(epochs=3, batch_size=4, lr=1e30))
+        make_uneven_experiment("scaffold", plan=LocalTrainingConfig(epochs=3, batch_size=4, lr=1e30))
     )
     former = torch.ones(len(workspace.flat.parameters))
     state = {CONTROL: former}
@@ -184,7 +184,7 @@ def test_a_client_that_diverged_keeps_its_former_control_variate(make_uneven_exp
 
 
 def test_adam_needs_option_one(make_experiment, go):
-    plan = TrainingPlan(optimiser="adam", lr=0.001)
+    plan = LocalTrainingConfig(optimiser="adam", lr=0.001)
     with pytest.raises(UsageError, match=r"scaffold with option II.*adam.*--optimiser sgd"):
         go(make_experiment("scaffold", plan=plan), "refused")
     ours, _ = go(make_experiment("scaffold", plan=plan, settings={"option": "I"}), "taken")
@@ -197,7 +197,7 @@ def test_impossible_settings_are_refused():
 
 
 def test_regression(make_experiment, tiny_regression, go, rounds_of):
-    plan = TrainingPlan(batch_size=4, lr=0.01, momentum=0.5)
+    plan = LocalTrainingConfig(batch_size=4, lr=0.01, momentum=0.5)
     ours, records = go(make_experiment("scaffold", data=tiny_regression, plan=plan), rounds=4)
     losses = [record["loss"] for record in rounds_of(records)]
     assert torch.isfinite(ours.weights).all() and losses[-1] < losses[0]

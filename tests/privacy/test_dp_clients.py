@@ -18,7 +18,7 @@ from unseen.privacy import MethodFacts, PlannedRun, Received, ServerSide, make_p
 from unseen.privacy.dp_clients import WITHIN, DPClients
 from unseen.runs.checkpoint import Checkpoint
 from unseen.runs.records import Records
-from unseen.training import TrainingPlan, Update
+from unseen.training import LocalTrainingConfig, Update
 
 FACTS = MethodFacts("fedavg")
 
@@ -28,7 +28,7 @@ def protection(**settings) -> DPClients:
 
 
 def planned(module: nn.Module, *, clients: int = 5, in_round: int = 5, rounds: int = 4) -> PlannedRun:
-    return PlannedRun(FACTS, rounds, [100] * clients, in_round, module, TrainingPlan())
+    return PlannedRun(FACTS, rounds, [100] * clients, in_round, module, LocalTrainingConfig())
 
 
 def server_side(size: int, *, population: int, round: int = 1, state=None, seed: int = 0) -> ServerSide:

@@ -18,9 +18,9 @@ from unseen.privacy import MethodFacts, PlannedRun, make_protection
 from unseen.privacy.accountant import Steps, epsilon_of
 from unseen.privacy.dp_samples import SPENT, DPSamples
 from unseen.privacy.noise import NoiseStream, noise_key
-from unseen.training import TrainingPlan
+from unseen.training import LocalTrainingConfig
 
-PLAN = TrainingPlan(epochs=2, batch_size=4, lr=0.05, momentum=0.5)
+PLAN = LocalTrainingConfig(epochs=2, batch_size=4, lr=0.05, momentum=0.5)
 
 
 def protection(**settings) -> DPSamples:

@@ -20,11 +20,11 @@ from unseen.privacy import make_protection
 from unseen.privacy.chunks import FILLED
 from unseen.privacy.encrypted_update import CIPHERTEXTS, MAGNITUDES
 from unseen.runner.prepare import prepare_run
-from unseen.training import TrainingPlan
+from unseen.training import LocalTrainingConfig
 
 PROTECTION = make_protection("encrypted")
 SERVED = [name for name in METHODS if PROTECTION.why_not(make_method(name).facts) is None]
-PLAN = TrainingPlan(epochs=1, batch_size=4, lr=0.02, momentum=0.5)
+PLAN = LocalTrainingConfig(epochs=1, batch_size=4, lr=0.02, momentum=0.5)
 
 
 def rounds_of(records):

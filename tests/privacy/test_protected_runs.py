@@ -13,9 +13,9 @@ from unseen.errors import UsageError
 from unseen.methods import METHODS, make_method
 from unseen.privacy import make_protection
 from unseen.privacy.numbers import SummedUpdates
-from unseen.training import TrainingPlan
+from unseen.training import LocalTrainingConfig
 
-PLAN = TrainingPlan(epochs=1, batch_size=4, lr=0.02, momentum=0.5)
+PLAN = LocalTrainingConfig(epochs=1, batch_size=4, lr=0.02, momentum=0.5)
 SERVED = [name for name in METHODS if make_protection("secure-sum").why_not(make_method(name).facts) is None]
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from unseen.data import Samples
 from unseen.engine import RoundStart, Workspace
 from unseen.errors import UsageError
-from unseen.training import TrainingPlan, batch_positions, reason_to_reject
+from unseen.training import LocalTrainingConfig, batch_positions, reason_to_reject
 
 
 def _train(workspace, *, seed_state=None, round=1, position=0):
@@ -20,7 +20,7 @@ def _train(workspace, *, seed_state=None, round=1, position=0):
 def test_local_training_equals_a_literal_loop(make_experiment):
     """The same batches through a plain module and torch's own optimiser."""
     experiment = make_experiment(
-        plan=TrainingPlan(epochs=2, batch_size=4, lr=0.05, momentum=0.9, label_smoothing=0.1)
+        plan=LocalTrainingConfig(epochs=2, batch_size=4, lr=0.05, momentum=0.9, label_smoothing=0.1)
     )
     plain = copy.deepcopy(experiment.network)
     workspace = Workspace(experiment)
@@ -104,4 +104,4 @@ def test_unsound_updates_are_recognised(make_experiment, change, reason):
 )
 def test_impossible_plans_are_refused(wrong):
     with pytest.raises(UsageError):
-        TrainingPlan(**wrong)
+        LocalTrainingConfig(**wrong)

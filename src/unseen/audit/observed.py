@@ -27,7 +27,7 @@ from unseen.models import Layout, Network
 from unseen.privacy import Left, Received
 from unseen.runs.client_state import StateStore
 from unseen.seeding import numpy_generator
-from unseen.training import TrainingPlan, Update
+from unseen.training import LocalTrainingConfig, Update
 
 ROUND = 1
 
@@ -88,7 +88,7 @@ def single_step(experiment: Experiment, images: Mapping[str, Indices]) -> Experi
         sources=federation.sources,
         validate_on=federation.validate_on,
     )
-    plan = TrainingPlan(epochs=1, batch_size=max(sizes), lr=experiment.plan.lr, momentum=0.0)
+    plan = LocalTrainingConfig(epochs=1, batch_size=max(sizes), lr=experiment.plan.lr, momentum=0.0)
     prepare = replace(experiment.prepare, augmentation="none", precision="float32")
     network = copy.deepcopy(experiment.network)
     return replace(experiment, network=network, federation=small, plan=plan, prepare=prepare, compile=False)

@@ -41,7 +41,7 @@ def methods(
     """
     from unseen.cli.methods import describe_method, facts_of, print_methods
     from unseen.methods import METHODS
-    from unseen.methods.costs import measured_costs
+    from unseen.methods.method_costs import measured_costs
 
     if name is not None:
         describe_method(METHODS[name], as_json=as_json)

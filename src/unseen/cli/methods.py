@@ -11,7 +11,7 @@ from rich.table import Table
 
 from unseen.cli.console import messages, print_json, results
 from unseen.methods import Method, describe_settings, make_method
-from unseen.methods.costs import Cost, measured_costs
+from unseen.methods.method_costs import Cost, measured_costs
 from unseen.privacy import make_protection
 
 AnyMethod = type[Method[Any]]

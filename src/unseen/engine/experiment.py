@@ -32,7 +32,7 @@ from unseen.privacy import (
     sealed_update,
 )
 from unseen.seeding import global_torch_seed
-from unseen.training import ClientWork, Preparation, TrainingPlan, Update, reason_to_reject
+from unseen.training import ClientWork, LocalTrainingConfig, Preprocessor, Update, reason_to_reject
 
 EvaluationSet = tuple[str, str]
 """(domain, split) with split one of validation, validation-domain, test, target."""
@@ -73,8 +73,8 @@ class Experiment:
     federation: Federation
     method: Method[Any]
     network: Network
-    plan: TrainingPlan
-    prepare: Preparation
+    plan: LocalTrainingConfig
+    prepare: Preprocessor
     seed: int
     target_mean: float = 0.0
     target_scale: float = 1.0

@@ -9,7 +9,7 @@ from torch import Tensor
 from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, setting
-from unseen.methods._means import RunningMeans
+from unseen.methods._shared import RunningMeans
 from unseen.methods.base import Method, Paper, register
 from unseen.models import Kind
 from unseen.training import ClientWork, Update

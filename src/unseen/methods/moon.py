@@ -13,9 +13,7 @@ from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights
 from unseen.data import Batch
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, setting
-from unseen.methods._extended_network import ExtendedNetwork
-from unseen.methods._frozen import frozen_copy
-from unseen.methods._means import RunningMeans
+from unseen.methods._shared import ExtendedNetwork, RunningMeans, frozen_copy
 from unseen.methods.base import Method, Paper, register
 from unseen.models import Network
 from unseen.seeding import global_torch_seed

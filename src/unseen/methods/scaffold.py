@@ -15,13 +15,7 @@ from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, setting
 from unseen.methods.base import Method, Paper, register
 from unseen.models import Kind
-from unseen.training import (
-    ClientWork,
-    Update,
-    batch_positions,
-    effective_steps,
-    require_sums_of_gradients,
-)
+from unseen.training import ClientWork, Update, batch_positions, effective_steps, require_sums_of_gradients
 
 CONTROL = "control variate"
 CHANGE = "change of the control variate"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from unseen.aggregation import SurgeryPlan, Updates, Weighting
 from unseen.models import Layout
-from unseen.training import TrainingPlan, Update
+from unseen.training import LocalTrainingConfig, Update
 
 Message = dict[str, Tensor]
 """Named tensors: the one form in which protections speak, because every engine can carry it."""
@@ -66,7 +66,7 @@ class PlannedRun:
     train_sizes: Sequence[int]
     in_round: int
     module: nn.Module
-    plan: TrainingPlan
+    plan: LocalTrainingConfig
     seed: int = 0
 
     @property

@@ -30,7 +30,7 @@ from unseen.methods.base import Method
 from unseen.models import ModelFacts, Network, build_model
 from unseen.models.pretrained import weights_file
 from unseen.privacy import PlannedRun, Protection, make_protection
-from unseen.training import Preparation, TrainingPlan, check_precision
+from unseen.training import LocalTrainingConfig, Preprocessor, check_precision
 
 if TYPE_CHECKING:
     from unseen.data.encoding import TableEncoding
@@ -147,7 +147,7 @@ def make_experiment(
         method=method,
         network=network,
         plan=_plan(config),
-        prepare=Preparation(
+        prepare=Preprocessor(
             normalise=_normalisation(data, network),
             augmentation=cast(str, config.augment),
             device=choose_device(config.device),
@@ -241,8 +241,8 @@ def data_request(config: RunConfig, progress: Progress = no_progress) -> DataReq
     )
 
 
-def _plan(config: RunConfig) -> TrainingPlan:
-    return TrainingPlan(
+def _plan(config: RunConfig) -> LocalTrainingConfig:
+    return LocalTrainingConfig(
         epochs=config.local_epochs,
         batch_size=config.batch_size,
         lr=config.lr,

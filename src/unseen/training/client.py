@@ -19,9 +19,9 @@ from unseen.data import Batch, Samples
 from unseen.errors import UnseenError, UsageError
 from unseen.models import FlatState, blocked_maps
 from unseen.seeding import torch_generator
-from unseen.training.local_config import TrainingPlan
-from unseen.training.optimizers import make_optimiser
-from unseen.training.preprocessing import PREPARED_AT_ONCE, Preparation, batch_positions
+from unseen.training.local_config import LocalTrainingConfig
+from unseen.training.optimizers import make_optimizer
+from unseen.training.preprocessing import PREPARED_AT_ONCE, Preprocessor, batch_positions
 
 Loss = Callable[[Batch], Tensor]
 AdjustGradient = Callable[[Tensor, Tensor], None]
@@ -81,8 +81,8 @@ class ClientWork:
     start: Tensor
     train: Samples
     validation: Samples
-    plan: TrainingPlan
-    prepare: Preparation
+    plan: LocalTrainingConfig
+    prepare: Preprocessor
     received: Mapping[str, Tensor] = field(default_factory=dict)
     state: MutableMapping[str, Tensor] = field(default_factory=dict)
     progress: Callable[[int], None] = lambda _: None
@@ -106,7 +106,7 @@ class ClientWork:
     def batches(
         self,
         *,
-        plan: TrainingPlan | None = None,
+        plan: LocalTrainingConfig | None = None,
         purpose: str = "training",
         samples: Samples | None = None,
     ) -> Iterator[Batch]:
@@ -136,7 +136,7 @@ class ClientWork:
         self,
         loss: Loss,
         *,
-        plan: TrainingPlan | None = None,
+        plan: LocalTrainingConfig | None = None,
         purpose: str = "training",
         samples: Samples | None = None,
         companions: Sequence[FlatState] = (),
@@ -159,7 +159,7 @@ class ClientWork:
         trained = [self.flat, *companions]
         unwatched = adjust_gradient is None and self.differentiate is None
         optimisers = [
-            make_optimiser(plan, flat.parameters, flat.gradient, in_gradient=unwatched) for flat in trained
+            make_optimizer(plan, flat.parameters, flat.gradient, in_gradient=unwatched) for flat in trained
         ]
         for flat in trained:
             flat.module.train()

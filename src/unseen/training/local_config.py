@@ -11,7 +11,7 @@ Optimiser = Literal["sgd", "adam"]
 
 
 @dataclass(frozen=True)
-class TrainingPlan:
+class LocalTrainingConfig:
     """Budget and optimiser of one client's local work in one round.
 
     batches_per_epoch  None = every sample once an epoch; a number = that many batches, going through

@@ -8,10 +8,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from unseen.training.local_config import TrainingPlan
+from unseen.errors import UsageError
+from unseen.training.local_config import LocalTrainingConfig
 
 
-class FlatOptimiser(Protocol):
+class FlatOptimizer(Protocol):
     """Moves `parameters` along `gradient`, both flat and bound to a module."""
 
     def clear(self) -> None:
@@ -91,9 +92,9 @@ class FlatAdam:
         self.parameters.addcdiv_(self._mean, denominator, value=-self.lr / (1 - self.BETA1**self._steps))
 
 
-def make_optimiser(
-    plan: TrainingPlan, parameters: Tensor, gradient: Tensor, *, in_gradient: bool = False
-) -> FlatOptimiser:
+def make_optimizer(
+    plan: LocalTrainingConfig, parameters: Tensor, gradient: Tensor, *, in_gradient: bool = False
+) -> FlatOptimizer:
     """Make the optimiser a plan asks for; `in_gradient` as in `FlatSGD`."""
     if plan.optimiser == "adam":
         return FlatAdam(parameters, gradient, lr=plan.lr, weight_decay=plan.weight_decay)
@@ -105,3 +106,21 @@ def make_optimiser(
         weight_decay=plan.weight_decay,
         in_gradient=in_gradient,
     )
+
+
+def effective_steps(steps: int, *, momentum: float) -> float:
+    """||a||_1 of SGD, where w - w_k = lr * sum_j a_j g_j over the gradients g_1 .. g_steps (FedNova).
+
+    With momentum rho, a_j = (1 - rho^(steps - j + 1)) / (1 - rho), since a gradient acts again in every
+    later step. Without it every a_j is 1.
+    """
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+
+
+def require_sums_of_gradients(plan: LocalTrainingConfig, *, method: str) -> None:
+    """Refuse Adam in the name of `method`: it divides by running squares, so there are no such a_j."""
+    if plan.optimiser != "sgd":
+        raise UsageError(
+            f"{method} takes a client's move for a weighted sum of its gradients, which holds for sgd and "
+            f"not for {plan.optimiser}; use --optimiser sgd"
+        )

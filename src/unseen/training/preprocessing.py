@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch import Tensor
 from unseen.data import Batch, Samples
 from unseen.data.augment import AUGMENTATIONS
 from unseen.data.transforms import Normalise
-from unseen.training.precision import Precision, computing_in
+from unseen.errors import UsageError, unknown_name
 
 
 def batch_positions(
@@ -41,7 +42,7 @@ PREPARED_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
-class Preparation:
+class Preprocessor:
     """Brings a raw batch to the device and into the form that networks eat.
 
     Augmentation happens only where a generator is given, that is in training.
@@ -84,3 +85,25 @@ class Preparation:
         if self.device.type == "cuda":
             values = values.pin_memory()
         return values.to(self.device, non_blocking=True)
+
+
+Precision = Literal["float32", "bfloat16"]
+PRECISIONS = get_args(Precision)
+
+
+def computing_in(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """Let forward passes compute in `precision`: bfloat16 for products, float32 where it would hurt."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Refuse what is unknown, and bfloat16 where it only costs time."""
+    if precision not in PRECISIONS:
+        raise unknown_name("precision", precision, PRECISIONS)
+    if precision == "bfloat16" and device.type == "cpu":
+        raise UsageError(
+            "--precision bfloat16 is for GPUs: processors compute it more slowly than float32 or, in some "
+            "virtual machines, not at all; leave it out or choose another --device"
+        )

@@ -16,9 +16,9 @@ from unseen.aggregation import ServerWork, normalised
 from unseen.data import Batch
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, setting
-from unseen.methods._copa_heads import Average, FrozenHeads, ensemble_of, head_places, with_heads
-from unseen.methods._means import RunningMeans
+from unseen.methods._shared import RunningMeans
 from unseen.methods.base import Method, Paper, register
+from unseen.methods.copa.domain_heads import Average, FrozenHeads, ensemble_of, head_places, with_heads
 from unseen.models import Network
 from unseen.training import ClientWork, Update
 

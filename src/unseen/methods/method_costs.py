@@ -1,6 +1,6 @@
-"""What a round of each method costs against one of FedAvg, as measured: `costs.json` beside this file.
+"""Measured cost of a round of each method relative to FedAvg, read from `method_costs.json`.
 
-`benchmarks/method_costs.py` measures and writes it; nothing here is guessed.
+`benchmarks/method_costs.py` measures and writes that file; nothing here is estimated.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-COSTS = Path(__file__).with_name("costs.json")
+COSTS = Path(__file__).with_name("method_costs.json")
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,21 @@ from torch import Tensor, nn
 from unseen.aggregation import ServerWork, client_weights
 from unseen.data import Batch
 from unseen.errors import UsageError
-from unseen.methods._fedsr_parts import (
+from unseen.methods._shared import RunningMeans
+from unseen.methods.base import Method, Paper, register
+from unseen.methods.fedsr.fedsr_settings import (
+    FedCMISettings,
+    FedL2RSettings,
+    FedSRSettings,
+    Objective,
+    RepresentationSettings,
+)
+from unseen.methods.fedsr.representation import (
     RepresentationParts,
     join_parts,
     make_reference,
     representation_length,
 )
-from unseen.methods._fedsr_settings import Objective, RepresentationSettings
-from unseen.methods._means import RunningMeans
-from unseen.methods.base import Method, Paper
 from unseen.models import FlatState, Network
 from unseen.training import ClientWork, Update
 
@@ -115,3 +121,36 @@ class _LocalLoss:
         if self.reference is not None and self.reference.scale is not None:
             found["reference_scale"] = self.reference.scale.item()
         return found
+
+
+@register
+class FedSR(RepresentationMethod[FedSRSettings]):
+    """Task loss + alpha_L2R E||z|| + alpha_CMI E KL(p(z|x) || r(z|y)), z ~ p(z|x) = N(mu(x), sigma(x)^2).
+
+    `squared` takes E||z||^2, as the paper writes it. The last term bounds the conditional mutual information
+    I(x, z | y) from above; r is a Gaussian a class.
+    """
+
+    name = "fedsr"
+    summary = "a probabilistic representation that is kept short and near a learnt reference of its class"
+    sends = ("model weights", REFERENCE_SENT, "number of samples")
+    in_state = ("model weights", REFERENCE_SENT)
+
+
+@register
+class FedCMI(RepresentationMethod[FedCMISettings]):
+    """Task loss + alpha_CMI E KL(p(z|x) || r(z|y)), with z ~ p(z|x) = N(mu(x), sigma(x)^2)."""
+
+    name = "fedcmi"
+    summary = "a probabilistic representation held near a learnt reference of its class: half of FedSR"
+    sends = ("model weights", REFERENCE_SENT, "number of samples")
+    in_state = ("model weights", REFERENCE_SENT)
+
+
+@register
+class FedL2R(RepresentationMethod[FedL2RSettings]):
+    """Task loss + alpha_L2R E||z|| (or its square), z = mu(x) without a draw, as in the authors' code."""
+
+    name = "fedl2r"
+    summary = "FedAvg with a penalty on the length of the representation: half of FedSR"
+    probabilistic = False

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unseen.methods._extended_network import ExtendedNetwork
-from unseen.methods._fedsr_settings import Objective
+from unseen.methods._shared import ExtendedNetwork
+from unseen.methods.fedsr.fedsr_settings import Objective
 from unseen.models import Network
 from unseen.seeding import global_torch_seed
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unseen.methods._csac_projections import Projections, tapped_maps
-from unseen.methods._csac_settings import CSACSettings
+from unseen.methods.csac.csac_settings import CSACSettings
+from unseen.methods.csac.projections import Projections, tapped_maps
 from unseen.models import Network, Output
 from unseen.training.losses.attention import channel_similarity, over_local_layers, position_similarity
 from unseen.training.losses.mmd import pairwise_mmd, pairwise_mse

@@ -13,11 +13,11 @@ from unseen.aggregation import ServerWork, layer_distances, layerwise_weighted_s
 from unseen.aggregation.divergence import divergence_weights
 from unseen.data import Batch
 from unseen.errors import UsageError
-from unseen.methods._csac_alignment import AlignmentLoss
-from unseen.methods._csac_projections import Projections, tapped_maps
-from unseen.methods._csac_settings import CSACSettings
-from unseen.methods._frozen import frozen_copy
+from unseen.methods._shared import frozen_copy
 from unseen.methods.base import Method, Paper, register
+from unseen.methods.csac.cross_layer_alignment import AlignmentLoss
+from unseen.methods.csac.csac_settings import CSACSettings
+from unseen.methods.csac.projections import Projections, tapped_maps
 from unseen.models import FlatState, Network
 from unseen.seeding import global_torch_seed
 from unseen.training import ClientWork, Update

@@ -1,7 +1,7 @@
-"""One client's round of FedADG: E0 epochs of classification, then E1 of alternating updates (algorithm 1).
+"""FedADG's adversarial losses (equations 2 to 4) on the discriminator's scores.
 
-Three parts are trained, each by its own loss and optimiser: the network (F and C), the discriminator and
-the generator. A backward pass fills the gradient of the part in question and of nothing else.
+A score is the probability that a feature was generated: generated features are the positives,
+extracted ones the negatives.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,18 +18,41 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from unseen.data import Batch
-from unseen.methods._fedadg_losses import discriminator_loss, extractor_loss, generator_loss
-from unseen.methods._fedadg_parts import SharedParts, draw_fixed_reference
-from unseen.methods._fedadg_settings import FedADGSettings
+from unseen.methods.fedadg.fedadg_networks import SharedParts, draw_fixed_reference
+from unseen.methods.fedadg.fedadg_settings import FedADGSettings
 from unseen.models import FlatState, Kind
-from unseen.training import ClientWork, TrainingPlan
-from unseen.training.optimizers import make_optimiser
+from unseen.training import ClientWork, LocalTrainingConfig
+from unseen.training.optimizers import make_optimizer
+
+
+def discriminator_loss(
+    extracted: Tensor, generated: Tensor, *, form: Literal["equation-2", "least-squares"]
+) -> Tensor:
+    """L_adv_d, equation 2: -E(1 - D(h|y))^2 - E D(h'|y)^2, or the least squares of the released code.
+
+    Both are least where extracted features score 0 and generated ones 1; their slopes differ.
+    """
+    if form == "least-squares":
+        return extracted.square().mean() + (1 - generated).square().mean()
+    return -(1 - extracted).square().mean() - generated.square().mean()
+
+
+def extractor_loss(extracted: Tensor) -> Tensor:
+    """L_adv_f, equation 3: E(1 - D(h|y))^2, least where extracted features pass for generated ones."""
+    return (1 - extracted).square().mean()
+
+
+def generator_loss(generated: Tensor, *, goal: Literal["recognised", "mistaken"]) -> Tensor:
+    """L_adv_g, equation 4: E(1 - D(h'|y))^2; `mistaken` is the released code's E D(h'|y)^2."""
+    return generated.square().mean() if goal == "mistaken" else (1 - generated).square().mean()
 
 
 class Part:
     """The parameters under one prefix of a flat state, with an optimiser of their own."""
 
-    def __init__(self, flat: FlatState, plan: TrainingPlan, *, prefix: str = "", lr: float = 1.0) -> None:
+    def __init__(
+        self, flat: FlatState, plan: LocalTrainingConfig, *, prefix: str = "", lr: float = 1.0
+    ) -> None:
         entries = [
             entry
             for entry in flat.layout.entries
@@ -41,7 +65,7 @@ class Part:
             for name, parameter in flat.module.named_parameters()
             if name.startswith(prefix) and parameter.requires_grad
         ]
-        self._optimiser = make_optimiser(
+        self._optimiser = make_optimizer(
             replace(plan, lr=plan.lr * lr), flat.parameters[place], self.gradient
         )
 

@@ -17,9 +17,16 @@ from unseen.aggregation import ServerWork
 from unseen.data import Batch
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, Uniform, setting
-from unseen.methods._mdfl_statistics import COUNTS, SUMS, class_statistics
-from unseen.methods._mdfl_table import MEANS, merge_statistics, renew_table, transferability
 from unseen.methods.base import Method, Paper, register
+from unseen.methods.mdfl.class_statistics import (
+    COUNTS,
+    MEANS,
+    SUMS,
+    class_statistics,
+    merge_statistics,
+    renew_table,
+    transferability,
+)
 from unseen.models import Network
 from unseen.training import ClientWork, Update
 from unseen.training.losses.boda import Prototypes, boda_loss

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, Uniform, setting
-from unseen.training import TrainingPlan
+from unseen.training import LocalTrainingConfig
 
 _WARM_UP_SHARE = 0.3
 _LABEL_SMOOTHING = 0.1
@@ -100,7 +100,7 @@ class FedADGSettings(Settings):
         rest = self.classification_weight
         return self.adversarial_weight, 1 - self.adversarial_weight if rest is None else rest
 
-    def epochs(self, plan: TrainingPlan) -> Epochs:
+    def epochs(self, plan: LocalTrainingConfig) -> Epochs:
         """Share out the local epochs: 10 become 3 + 7 as in the paper, 5 become 2 + 3, 1 becomes 0 + 1."""
         warm_up, adversarial = self.warm_up_epochs, self.adversarial_epochs
         if warm_up is None:
@@ -116,7 +116,7 @@ class FedADGSettings(Settings):
         )
         return Epochs(warm_up, adversarial)
 
-    def smoothing(self, plan: TrainingPlan) -> float:
+    def smoothing(self, plan: LocalTrainingConfig) -> float:
         """Label smoothing of the cross-entropy."""
         if self.label_smoothing is not None:
             return self.label_smoothing

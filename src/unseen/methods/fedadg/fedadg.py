@@ -13,10 +13,15 @@ from torch import Tensor, nn
 
 from unseen.aggregation import ServerWork, Weighting
 from unseen.errors import UsageError
-from unseen.methods._fedadg_local import LocalTraining
-from unseen.methods._fedadg_parts import SharedParts, make_discriminator, make_generator, projected_size
-from unseen.methods._fedadg_settings import FedADGSettings
 from unseen.methods.base import Method, Paper, register
+from unseen.methods.fedadg.adversarial_training import LocalTraining
+from unseen.methods.fedadg.fedadg_networks import (
+    SharedParts,
+    make_discriminator,
+    make_generator,
+    projected_size,
+)
+from unseen.methods.fedadg.fedadg_settings import FedADGSettings
 from unseen.models import FlatState, Network
 from unseen.seeding import global_torch_seed
 from unseen.training import ClientWork, Update

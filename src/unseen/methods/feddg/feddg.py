@@ -16,9 +16,9 @@ from unseen.aggregation import ServerWork
 from unseen.data import Batch
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, Uniform, setting
-from unseen.methods._feddg_bank import SPECTRA, Partners, collect, has_sent, own_spectra, whole_bank
-from unseen.methods._means import RunningMeans
+from unseen.methods._shared import RunningMeans
 from unseen.methods.base import Method, Paper, register
+from unseen.methods.feddg.spectra_bank import SPECTRA, Partners, collect, has_sent, own_spectra, whole_bank
 from unseen.models import blocked_maps
 from unseen.training import ClientWork, Update
 from unseen.training.losses.fourier import mix_amplitudes

@@ -1,0 +1,63 @@
+"""What the parts of a loss came to over a client's round, for the records."""
+
+from __future__ import annotations
+
+import copy
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from unseen.models import FlatState, Network
+from unseen.training import ClientWork
+
+
+class RunningMeans:
+    """Means of named values over samples; values stay on their device until the end."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, name: str, value: Tensor, *, samples: int) -> None:
+        """Count a value that is a batch's mean over `samples`."""
+        part = value.detach().double() * samples
+        self._sums[name] = self._sums.get(name, torch.zeros_like(part)) + part
+        self._counts[name] = self._counts.get(name, 0) + samples
+
+    def result(self) -> dict[str, float]:
+        """All means so far; names that never came up are not there."""
+        return {name: float(total) / self._counts[name] for name, total in self._sums.items()}
+
+
+def frozen_copy(work: ClientWork, weights: Tensor) -> Network:
+    """The shared network with the state `weights`: in evaluation mode, without gradients, on its own tensors.
+
+    Evaluation mode keeps batch-norm statistics as they are and draws nothing for dropout, so that a pass
+    through the copy leaves no trace in the model that is trained.
+    """
+    frozen = cast(Network, copy.deepcopy(work.module)).requires_grad_(False)
+    FlatState(frozen).load(weights)
+    return frozen.eval()
+
+
+class ExtendedNetwork(Network):
+    """Features are `layer` of the given network's features; everything that serves networks serves it.
+
+    It is made of a copy of `network`, which stays as it is, and takes over its head unless another is given.
+    """
+
+    def __init__(self, network: Network, layer: nn.Module, *, head: nn.Linear | None = None) -> None:
+        super().__init__()
+        body = copy.deepcopy(network)
+        own_head = body.head
+        del body.head
+        self.body, self.layer, self.head = body, layer, head or own_head
+        self.model_name, self.tap_names = network.model_name, network.tap_names
+        self.pixel_mean, self.pixel_std = network.pixel_mean, network.pixel_std
+        self.notes = network.notes
+
+    def extract(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the further features, and the taps of the network inside."""
+        features, kept = self.body.extract(inputs, taps=taps)
+        return self.layer(features), kept

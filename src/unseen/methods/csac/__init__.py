@@ -1,0 +1,6 @@
+"""CSAC: the method, its settings, the cross-layer alignment loss and its projections."""
+
+from unseen.methods.csac.csac import CSAC
+from unseen.methods.csac.csac_settings import CSACSettings
+
+__all__ = ["CSAC", "CSACSettings"]
