@@ -102,17 +102,17 @@ def grids_block() -> str:
 
 def grid_part(folder: Path) -> str:
     """A heading and a table: one row a method, means over the held-out domains in percent."""
-    from unseen.bench.beside import rows_beside
+    from unseen.bench.bench_tables import mean_over_domains
     from unseen.bench.grid import Grid
+    from unseen.bench.published_rows import published_rows
     from unseen.bench.results import read_results
     from unseen.bench.study import display_name, studies
-    from unseen.bench.tables import mean_over_domains
 
     written, as_run = folder / "grid.toml", folder / "bench.toml"
     grid = Grid.from_toml(written if written.exists() else as_run)
     heads, lines = ["method", "source validation", "oracle", "runs"], []
     for study in studies(grid, read_results(folder / "results.jsonl")):
-        beside = rows_beside(grid.published, study) if grid.published else None
+        beside = published_rows(grid.published, study) if grid.published else None
         printed = {row.name: row for row in beside.rows} if beside else {}
         for label in study.labels:
             name = display_name(label)

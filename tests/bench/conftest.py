@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from unseen.bench.folder import BenchFolder
+from unseen.bench.bench_folder import BenchFolder
 from unseen.bench.grid import Grid
 from unseen.bench.results import JobResult
-from unseen.bench.runner import Outcome, run_bench
+from unseen.bench.runner import BenchOutcome, run_bench
 from unseen.seeding import numpy_generator
 
 DOMAINS = ("0", "15", "30", "45", "60", "75")
@@ -49,7 +49,7 @@ def make_table_grid(tmp_path: Path) -> Callable[..., Grid]:
 
 
 @pytest.fixture(scope="session")
-def finished_bench(tmp_path_factory: pytest.TempPathFactory) -> tuple[Grid, Path, Outcome]:
+def finished_bench(tmp_path_factory: pytest.TempPathFactory) -> tuple[Grid, Path, BenchOutcome]:
     """Two methods, two angles, two seeds, all finished. Tests must leave the folder as it is."""
     grid = quick_grid(hold_out=("75", "0"), seeds=(0, 1))
     folder = tmp_path_factory.mktemp("bench")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from unseen.bench.expectation import expectation_sentence, expected_accuracy
-from unseen.bench.sentences import difference_text, p_number, p_text, sentence
-from unseen.bench.statistics import Comparison, paired_comparison
+from unseen.bench.comparisons import comparison_sentence, difference_text, p_number, p_text
+from unseen.bench.statistics import Comparison, expectation_sentence, expected_accuracy, paired_comparison
 
 
 def say(comparison, **more):
-    return sentence(comparison, ours="CSAC", baseline="FedAvg", **more)
+    return comparison_sentence(comparison, ours="CSAC", baseline="FedAvg", **more)
 
 
 def made(**values):

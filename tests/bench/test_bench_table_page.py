@@ -13,14 +13,13 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from browsing import check
-from unseen.bench.figures import BENCH_FIGURES, draw_bench
-from unseen.bench.overview import make_overview
-from unseen.bench.page import headline
-from unseen.bench.report import write_bench_figures, write_outputs
+from unseen.bench.bench_figures import BENCH_FIGURES, FigureContext, draw_bench
+from unseen.bench.bench_files import write_bench_figures, write_outputs
+from unseen.bench.bench_page import headline
+from unseen.bench.bench_summary import summarize_bench
 from unseen.bench.results import read_results, write_results
-from unseen.bench.shown import Shown
+from unseen.bench.sensitivity import setting_sweeps, value_text
 from unseen.bench.study import studies
-from unseen.bench.varied import value_text, varied_settings
 from unseen.cli.main import app
 from unseen.errors import UsageError
 
@@ -38,7 +37,7 @@ def varied(grid_of):
 
 
 def shown_of(grid, results, **more):
-    return Shown(grid, studies(grid, results)[0], HONEST, **more)
+    return FigureContext(grid, studies(grid, results)[0], HONEST, **more)
 
 
 def rows_of(chart):
@@ -101,7 +100,7 @@ def test_an_unknown_baseline_is_refused(grid_of, results_of, tmp_path):
 )
 def test_which_baseline(grid_of, methods, given, chosen):
     grid = grid_of(methods={label: {} for label in methods}, baseline=None)
-    assert make_overview(grid, [], baseline=given).baseline == chosen
+    assert summarize_bench(grid, [], baseline=given).baseline == chosen
 
 
 def test_the_page_says_what_was_found(grid_of, results_of, tmp_path):
@@ -138,8 +137,8 @@ def test_runs_link_to_their_reports(grid_of, results_of, tmp_path):
 def test_headlines(grid_of, results_of):
     grid = grid_of()
     worse = results_of(grid, levels={"fedavg": 0.9, "csac": 0.8, "deepall": 0.7})
-    assert headline(make_overview(grid, worse)).startswith("FedAvg, the baseline, has the highest mean: 8")
-    assert headline(make_overview(grid, [])) == "3 methods on 4 held-out domains"
+    assert headline(summarize_bench(grid, worse)).startswith("FedAvg, the baseline, has the highest mean: 8")
+    assert headline(summarize_bench(grid, [])) == "3 methods on 4 held-out domains"
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
@@ -176,7 +175,7 @@ def test_curves_know_which_rounds_were_evaluated(grid_of, results_of):
 
 
 def test_labels_that_differ_in_one_setting_are_found(varied):
-    (found,) = varied_settings(varied)
+    (found,) = setting_sweeps(varied)
     assert found.setting == "strength"
     assert list(found.values.values()) == [0.01, 0.1, 0.2]
     assert found.method == "ppdg strength"
@@ -186,7 +185,7 @@ def test_a_default_counts_as_a_value(grid_of):
     grid = grid_of(
         methods={"csac": {}, "csac l1": {"method": "csac", "settings": {"metric": "l1"}}}, baseline=None
     )
-    (found,) = varied_settings(grid)
+    (found,) = setting_sweeps(grid)
     assert (found.setting, set(found.values.values())) == ("metric", {"l2", "l1"})
 
 
@@ -195,7 +194,7 @@ def test_labels_that_differ_in_two_settings_are_not_compared(grid_of):
         "a": {"method": "ppdg", "settings": {"strength": 0.1}},
         "b": {"method": "ppdg", "settings": {"strength": 0.2}, "lr": 0.5},
     }
-    assert varied_settings(grid_of(methods=methods, baseline=None)) == []
+    assert setting_sweeps(grid_of(methods=methods, baseline=None)) == []
 
 
 def test_values_on_an_axis():

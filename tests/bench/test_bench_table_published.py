@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from unseen.bench.beside import printed_sheet, rows_beside
-from unseen.bench.overview import make_overview
-from unseen.bench.papers.published import list_published, load_published
-from unseen.bench.report import write_outputs
+from unseen.bench.bench_files import write_outputs
+from unseen.bench.bench_summary import summarize_bench
+from unseen.bench.papers.published_tables import list_published, load_published
+from unseen.bench.published_rows import published_rows, published_sheet
 from unseen.bench.study import studies
 
 ANGLES = ("0", "15", "30", "45", "60", "75")
@@ -23,7 +23,7 @@ def lines(sheet):
 
 
 def test_rows_stand_under_our_columns_as_they_were_printed(paper_grid, results_of):
-    (each,) = make_overview(paper_grid, results_of(paper_grid)).models
+    (each,) = summarize_bench(paper_grid, results_of(paper_grid)).models
     for sheet in each.table_sheets.values():
         found = lines(sheet)
         printed = load_published("csac-table3").rows["FedAvg"]
@@ -35,7 +35,7 @@ def test_rows_stand_under_our_columns_as_they_were_printed(paper_grid, results_o
 
 def test_columns_in_another_order_are_found_by_name(grid_of, results_of):
     grid = grid_of(hold_out=("75", "0"))
-    found = rows_beside("csac-table3", studies(grid, results_of(grid))[0])
+    found = published_rows("csac-table3", studies(grid, results_of(grid))[0])
     assert found is not None
     printed = load_published("csac-table3").rows["CSAC"].values
     csac = next(row for row in found.rows if row.label == "CSAC")
@@ -44,7 +44,7 @@ def test_columns_in_another_order_are_found_by_name(grid_of, results_of):
 
 def test_an_average_over_other_domains_is_left_out(grid_of, results_of):
     grid = grid_of(hold_out=("75", "0"))
-    found = rows_beside("csac-table3", studies(grid, results_of(grid))[0])
+    found = published_rows("csac-table3", studies(grid, results_of(grid))[0])
     assert found is not None
     assert {row.mean.estimate for row in found.rows} == {None}
 
@@ -61,7 +61,7 @@ def test_a_table_that_does_not_fit_is_shown_as_printed(grid_of, results_of, tmp_
 def test_other_metrics_do_not_stand_beside_ours(grid_of, results_of):
     grid = grid_of(hold_out=ANGLES)
     study = studies(grid, results_of(grid, metric="pearson_r"))[0]
-    assert rows_beside("csac-table3", study) is None
+    assert published_rows("csac-table3", study) is None
 
 
 WITH_ROWS = [name for name in list_published() if load_published(name).rows]
@@ -69,12 +69,12 @@ WITH_ROWS = [name for name in list_published() if load_published(name).rows]
 
 def test_a_table_whose_rows_we_lack_is_not_shown(grid_of):
     (lacking, *_) = [name for name in list_published() if name not in WITH_ROWS]
-    assert make_overview(grid_of(published=lacking), []).printed is None
+    assert summarize_bench(grid_of(published=lacking), []).printed is None
 
 
 @pytest.mark.parametrize("name", WITH_ROWS)
 def test_every_printed_table_can_be_shown(name):
-    sheet = printed_sheet(name)
+    sheet = published_sheet(name)
     found = load_published(name)
     assert {len(line) for _, group in sheet.groups for line in group} == {len(sheet.headers)}
     assert len(sheet.groups[0][1]) == len(found.rows)
@@ -85,7 +85,7 @@ def test_every_printed_table_fits_a_grid_of_its_own_columns(name, grid_of, resul
     found = load_published(name)
     grid = grid_of(hold_out=found.columns, published=name, models=(found.model,) if found.model else ())
     metric = {"pearson": "pearson_r"}.get(found.metric, found.metric)
-    (each,) = make_overview(grid, results_of(grid, metric=metric)).models
+    (each,) = summarize_bench(grid, results_of(grid, metric=metric)).models
     if found.metric in ("accuracy", "pearson"):
         assert each.honest.published is not None
         assert len(lines(each.table_sheets["source-validation"])) > len(grid.methods)

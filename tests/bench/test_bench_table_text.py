@@ -9,23 +9,21 @@ import re
 import pytest
 from rich.console import Console
 
-from unseen.bench.against import against_baseline
-from unseen.bench.comparison_sheets import matrix_sheet, statistics_sheet
-from unseen.bench.csv_file import FIELDS, to_csv
-from unseen.bench.overview import make_overview
-from unseen.bench.render import escape_latex, latex_file, to_latex, to_markdown, to_terminal
-from unseen.bench.sheets import rules_sheet, table_sheet
+from unseen.bench.bench_summary import summarize_bench
+from unseen.bench.bench_tables import PublishedRows, TableCell, TableRow, make_table
+from unseen.bench.comparisons import compare_with_baseline
+from unseen.bench.render import FIELDS, escape_latex, latex_file, to_csv, to_latex, to_markdown, to_terminal
 from unseen.bench.statistics import Estimate
 from unseen.bench.study import studies
-from unseen.bench.tables import Cell, PublishedRows, Row, make_table
+from unseen.bench.table_text import matrix_sheet, rules_sheet, statistics_sheet, table_sheet
 
 HONEST = "source-validation"
 
 
 @pytest.fixture
 def published():
-    values = [Cell(Estimate(value, None, 1)) for value in (0.99, 0.98, 0.97, 0.96)]
-    row = Row("CSAC", "CSAC", tuple(values), Cell(Estimate(0.975, 0.001, 1)))
+    values = [TableCell(Estimate(value, None, 1)) for value in (0.99, 0.98, 0.97, 0.96)]
+    row = TableRow("CSAC", "CSAC", tuple(values), TableCell(Estimate(0.975, 0.001, 1)))
     return PublishedRows("CSAC (2023), table 3", (row,), selection="oracle")
 
 
@@ -154,7 +152,7 @@ def test_all_rules_side_by_side(study):
 
 
 def test_the_statistics_table(study):
-    sheet = statistics_sheet(study, HONEST, against_baseline(study, HONEST, "fedavg"))
+    sheet = statistics_sheet(study, HONEST, compare_with_baseline(study, HONEST, "fedavg"))
     csac, deepall = sheet.groups[0][1]
     assert sheet.title == "Against FedAvg, by source validation"
     assert csac[0].text == "CSAC"
@@ -167,14 +165,14 @@ def test_the_statistics_table(study):
 
 def test_every_table_of_a_bench_has_a_title_of_its_own(grid_of, results_of):
     grid = grid_of(models=("small-cnn", "lenet"))
-    titles = [sheet.title for sheet in make_overview(grid, results_of(grid)).sheets]
+    titles = [sheet.title for sheet in summarize_bench(grid, results_of(grid)).sheets]
     assert len(set(titles)) == len(titles)
 
 
 def test_the_statistics_table_of_single_runs_claims_nothing(grid_of, results_of):
     grid = grid_of(seeds=(0,), hold_out=("0",))
     study = studies(grid, results_of(grid))[0]
-    sheet = statistics_sheet(study, HONEST, against_baseline(study, HONEST, "fedavg"))
+    sheet = statistics_sheet(study, HONEST, compare_with_baseline(study, HONEST, "fedavg"))
     for line in sheet.groups[0][1]:
         assert [cell.text for cell in line[2:6]] == ["–"] * 4
         assert not any(cell.bold for cell in line)
@@ -195,5 +193,5 @@ def test_regression_metrics_keep_three_decimals(grid_of, results_of):
     sheet = table_sheet(make_table(study, HONEST))
     assert sheet.title == "Held-out Pearson r, by source validation"
     assert re.fullmatch(r"0\.\d{3} ± 0\.\d{3}", sheet.groups[0][1][0][1].text)
-    tests = statistics_sheet(study, HONEST, against_baseline(study, HONEST, "fedavg"))
+    tests = statistics_sheet(study, HONEST, compare_with_baseline(study, HONEST, "fedavg"))
     assert tests.headers[1].startswith("difference")

@@ -8,10 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from unseen.bench.against import against_baseline, all_against_all
+from unseen.bench.bench_tables import make_table, mean_over_domains
+from unseen.bench.comparisons import compare_all_pairs, compare_with_baseline
 from unseen.bench.statistics import Estimate, holm, paired_comparison
 from unseen.bench.study import display_name, studies
-from unseen.bench.tables import make_table, mean_over_domains
 
 HONEST = "source-validation"
 
@@ -124,7 +124,7 @@ def test_no_mark_without_a_difference(grid_of, results_of):
 
 def test_comparisons_are_corrected_together(grid_of, results_of):
     study = only(grid_of(), results_of(grid_of(), levels={"fedavg": 0.8, "csac": 0.802, "deepall": 0.805}))
-    found = against_baseline(study, HONEST, "fedavg")
+    found = compare_with_baseline(study, HONEST, "fedavg")
     raw = [
         paired_comparison(study.values(each, HONEST), study.values("fedavg", HONEST)).t_p
         for each in ("csac", "deepall")
@@ -138,14 +138,14 @@ def test_comparisons_are_corrected_together(grid_of, results_of):
 
 def test_every_two_methods_meet_once(grid_of, results_of):
     study = only(grid_of(), results_of(grid_of()))
-    met = [(each.ours, each.baseline) for each in all_against_all(study, HONEST)]
+    met = [(each.ours, each.baseline) for each in compare_all_pairs(study, HONEST)]
     assert met == [("fedavg", "csac"), ("fedavg", "deepall"), ("csac", "deepall")]
 
 
 def test_unbalanced_grids_pair_what_there_is(grid_of, results_of):
     grid = grid_of()
     results = [r for r in results_of(grid) if not (r.label == "csac" and r.seed == 2 and r.held_out != "0")]
-    (csac, _) = against_baseline(only(grid, results), HONEST, "fedavg")
+    (csac, _) = compare_with_baseline(only(grid, results), HONEST, "fedavg")
     assert (csac.runs.pairs, csac.runs.missing) == (9, 3)
     assert "(3 of 12 pairs lack a finished run)" in csac.words
 

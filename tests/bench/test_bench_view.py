@@ -7,14 +7,14 @@ import io
 import pytest
 from rich.console import Console
 
+from unseen.bench.eta import RoundTimes, in_words
 from unseen.bench.grid import jobs
-from unseen.bench.pace import Pace, in_words
-from unseen.bench.worker import Progress
+from unseen.bench.workers import Progress
 from unseen.cli.bench_view import BenchView
 
 
 def test_the_pace_is_learnt_by_method():
-    pace = Pace()
+    pace = RoundTimes()
     assert pace.seconds_left([("a", 3)], workers=1) is None
     pace.add("a", rounds=2, seconds=4.0)
     pace.add("b", rounds=1, seconds=5.0)

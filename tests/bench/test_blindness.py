@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unseen.bench.finished import Shelf
-from unseen.bench.folder import BenchFolder
+from unseen.bench.bench_folder import BenchFolder
 from unseen.bench.grid import LEAVE_ONE_DOMAIN_OUT, Grid
-from unseen.bench.pool import Where
+from unseen.bench.result_store import ResultStore
 from unseen.bench.results import chosen_rounds
 from unseen.bench.runner import look_at_data, run_bench
 from unseen.bench.search import choose_trial
+from unseen.bench.workers import Placement
 
 TARGET = "north"
 
@@ -46,11 +46,11 @@ def benches(tmp_path_factory):
             selection="lodo",
             search=3,
         )
-        grid = look_at_data(grid, Where())
+        grid = look_at_data(grid, Placement())
         folder = BenchFolder(table.parent / "bench")
         outcome = run_bench(grid, folder, workers=1)
         assert not outcome.failed and len(outcome.results) == 1
-        found[name] = (grid, Shelf(folder.work), outcome)
+        found[name] = (grid, ResultStore(folder.work), outcome)
     return found
 
 

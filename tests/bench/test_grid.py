@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from unseen.bench.bench_job import job_config
 from unseen.bench.grid import Grid, jobs
-from unseen.bench.job import job_config
 from unseen.errors import UnseenError, UsageError
 
 TEXT = """

@@ -8,13 +8,13 @@ import json
 import numpy as np
 import pytest
 
-from unseen.bench.finished import without_domain
-from unseen.bench.folder import BenchFolder
+from unseen.bench.bench_folder import BenchFolder
+from unseen.bench.bench_job import RELEASED
 from unseen.bench.grid import Grid, jobs
-from unseen.bench.job import RELEASED
-from unseen.bench.leave_out import folds
-from unseen.bench.pool import Where
+from unseen.bench.lodo_cv import folds
+from unseen.bench.result_store import without_domain
 from unseen.bench.runner import look_at_data, run_bench
+from unseen.bench.workers import Placement
 from unseen.data import SOURCES
 from unseen.data.povertymap import DOMAINS
 from unseen.errors import UsageError
@@ -43,7 +43,7 @@ def villages(tmp_path_factory):
 @pytest.fixture(scope="module")
 def finished(villages, tmp_path_factory):
     common = {"data": "povertymap", "model": "mnist-cnn", "image_size": 12, "rounds": 3, "batch_size": 2}
-    where = Where(data_root=str(villages))
+    where = Placement(data_root=str(villages))
     grid = look_at_data(Grid(common=common, methods={"fedavg": {}}, hold_out=(RELEASED,)), where)
     folder = BenchFolder(tmp_path_factory.mktemp("bench"))
     return grid, folder, run_bench(grid, folder, workers=1, where=where)

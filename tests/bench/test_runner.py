@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import pytest
 
-from unseen.bench.folder import BenchFolder
-from unseen.bench.pool import Watcher
+from unseen.bench.bench_folder import BenchFolder
 from unseen.bench.results import load_results, read_results, write_results
 from unseen.bench.runner import bench_state, run_bench
+from unseen.bench.workers import Watcher
 from unseen.config import RunConfig
 from unseen.errors import UnseenError
 from unseen.report import write_report

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unseen.bench.papers.recipes import list_recipes
+from unseen.bench.papers.recipe import list_recipes
 
 
 @pytest.fixture

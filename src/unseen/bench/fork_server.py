@@ -6,7 +6,7 @@ import multiprocessing
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 
-_PRELOAD = "unseen.bench.worker"
+_PRELOAD = "unseen.bench.workers"
 
 
 def start_server() -> ForkServerContext:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from unseen.bench.job import RELEASED, Job, job_config
+from unseen.bench.bench_job import RELEASED, BenchJob, job_config
 from unseen.config import WHERE, RunConfig
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.fileio import write_text
@@ -96,12 +96,12 @@ class Grid:
                 raise unknown_name("domain", name, domains)
         return replace(self, hold_out=hold_out, domains=domains)
 
-    def job(self, label: str, held_out: str, seed: int, model: str = "", **changes: Any) -> Job:
+    def job(self, label: str, held_out: str, seed: int, model: str = "", **changes: Any) -> BenchJob:
         """Make the job of one cell; `changes` are fields of RunConfig on top of the grid's own."""
         options = {"method": label, **self.common, **({"model": model} if model else {})}
         held = {} if held_out == RELEASED else {"hold_out": held_out}
         options |= {**self.methods[label], **held, "seed": seed, **changes}
-        return Job(label, held_out, seed, model, job_config(options))
+        return BenchJob(label, held_out, seed, model, job_config(options))
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Grid:
@@ -147,7 +147,7 @@ class Grid:
         write_text(path, self.to_toml())
 
 
-def jobs(grid: Grid) -> list[Job]:
+def jobs(grid: Grid) -> list[BenchJob]:
     """All cells of the grid, one seed after another, so that a grid stopped early is balanced."""
     return [
         grid.job(label, held_out, seed, model)

@@ -14,11 +14,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from unseen.bench.finished import Finished, Shelf, without_domain
-from unseen.bench.folder import BenchFolder
+from unseen.bench.bench_folder import BenchFolder
 from unseen.bench.grid import LEAVE_ONE_DOMAIN_OUT, Grid
-from unseen.bench.leave_out import choose_round
-from unseen.bench.plan import Entry, Plan, make_plan
+from unseen.bench.job_plan import JobPlan, PlannedEntry, make_plan
+from unseen.bench.lodo_cv import choose_round
+from unseen.bench.result_store import FinishedRun, ResultStore, without_domain
 from unseen.config import BY_DOMAINS
 from unseen.errors import UnseenError
 from unseen.evaluation import group_metrics, mean_metric, select
@@ -83,7 +83,7 @@ def load_results(folder: Path, *, work: Path | None = None) -> list[JobResult]:
     work  where the job folders lie, if not in the bench folder's own `jobs`
     """
     place = BenchFolder(folder, work)
-    shelf = Shelf(place.work)
+    shelf = ResultStore(place.work)
     return collect_results(make_plan(Grid.from_toml(place.grid), shelf, has_failed=place.has_failed), shelf)
 
 
@@ -92,7 +92,7 @@ def kept_results(folder: BenchFolder) -> dict[str, JobResult]:
     return {line.job: line for line in read_results(folder.results)} if folder.results.exists() else {}
 
 
-def kept_line(entry: Entry, shelf: Shelf, kept: Mapping[str, JobResult]) -> JobResult | None:
+def kept_line(entry: PlannedEntry, shelf: ResultStore, kept: Mapping[str, JobResult]) -> JobResult | None:
     """The line that stands for an entry whose job folder is gone; None where it is there, or has no line."""
     line = kept.get(entry.job.id)
     if line is None or shelf.holds(entry.job) or (entry.folds and LEAVE_ONE_DOMAIN_OUT not in line.accuracy):
@@ -101,7 +101,7 @@ def kept_line(entry: Entry, shelf: Shelf, kept: Mapping[str, JobResult]) -> JobR
 
 
 def collect_results(
-    plan: Plan, shelf: Shelf, kept: Mapping[str, JobResult] = MappingProxyType({})
+    plan: JobPlan, shelf: ResultStore, kept: Mapping[str, JobResult] = MappingProxyType({})
 ) -> list[JobResult]:
     """The finished entries of a plan, in its order; runs on different data are refused."""
     found, contents = [], dict[tuple[str, int | None], str]()
@@ -122,7 +122,7 @@ def collect_results(
     return found
 
 
-def _collected(entry: Entry, run: Finished, shelf: Shelf) -> JobResult:
+def _collected(entry: PlannedEntry, run: FinishedRun, shelf: ResultStore) -> JobResult:
     job = entry.job
     judged = shelf.get(entry.judged) or run
     accuracy = {
@@ -147,7 +147,7 @@ def _collected(entry: Entry, run: Finished, shelf: Shelf) -> JobResult:
     )
 
 
-def chosen_rounds(entry: Entry, shelf: Shelf) -> dict[str, int | None]:
+def chosen_rounds(entry: PlannedEntry, shelf: ResultStore) -> dict[str, int | None]:
     """The round that each selection rule takes; all but the oracle choose without the held-out scores.
 
     Leave-one-domain-out is among them once all its runs are finished.
@@ -171,7 +171,7 @@ def _round(evaluation: Record | None) -> int | None:
     return None if evaluation is None else int(evaluation["round"])
 
 
-def _on_target(run: Finished, number: int | None) -> float:
+def _on_target(run: FinishedRun, number: int | None) -> float:
     """The metric on the held-out domain after a round."""
     found = (record for record in run.evaluations if record["round"] == number)
     return next((_of_target(record, run.metric) for record in found), math.nan)

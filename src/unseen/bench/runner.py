@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from unseen.bench.finished import Shelf
-from unseen.bench.folder import BenchFolder
+from unseen.bench.bench_folder import BenchFolder
+from unseen.bench.bench_job import BenchJob
 from unseen.bench.grid import ALL, Grid
-from unseen.bench.job import Job
-from unseen.bench.plan import Plan, make_plan
-from unseen.bench.pool import Pool, Watcher, Where
+from unseen.bench.job_plan import JobPlan, make_plan
+from unseen.bench.result_store import ResultStore
 from unseen.bench.results import JobResult, collect_results, kept_line, kept_results
+from unseen.bench.workers import Placement, Pool, Watcher
 from unseen.data import load_data
 from unseen.data.sources import Progress, no_progress
 from unseen.engine.experiment import choose_device
@@ -21,16 +21,16 @@ from unseen.runner.prepare import check_names, data_request
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BenchOutcome:
     """What a bench came to: its results so far, the jobs that failed and why, those that are still to run."""
 
-    plan: Plan
+    plan: JobPlan
     results: list[JobResult]
-    failed: list[tuple[Job, str]]
-    missing: list[Job]
+    failed: list[tuple[BenchJob, str]]
+    missing: list[BenchJob]
 
 
-def look_at_data(grid: Grid, where: Where, *, progress: Progress = no_progress) -> Grid:
+def look_at_data(grid: Grid, where: Placement, *, progress: Progress = no_progress) -> Grid:
     """Check every name of the grid, load the data once, and fill in its domains."""
     for model in grid.models or ("",):
         for label in grid.methods:
@@ -67,7 +67,7 @@ def _models(grid: Grid) -> list[str | None]:
     return [options.get("model") for options in (grid.common, *grid.methods.values())]
 
 
-def choose_workers(workers: int | None, where: Where) -> int:
+def choose_workers(workers: int | None, where: Placement) -> int:
     """As many processes as there are cores for their threads; one where a graphics card does the work."""
     if where.threads < 1 or (workers is not None and workers < 1):
         raise UsageError("--workers and --threads must be at least 1")
@@ -82,17 +82,17 @@ def run_bench(
     folder: BenchFolder,
     *,
     workers: int | None = None,
-    where: Where | None = None,
+    where: Placement | None = None,
     retry_failed: bool = False,
     watcher: Watcher | None = None,
-) -> Outcome:
+) -> BenchOutcome:
     """Run all jobs of a grid that are neither finished nor failed, and collect the results.
 
     grid          with its domains known, as `look_at_data` gives it
     retry_failed  try jobs again that failed in an earlier call; they go on from their last finished round
     """
-    where, watcher = where or Where(), watcher or Watcher()
-    shelf = Shelf(folder.work)
+    where, watcher = where or Placement(), watcher or Watcher()
+    shelf = ResultStore(folder.work)
     with folder.locked():
         grid.save(folder.grid)
         if retry_failed:
@@ -110,12 +110,12 @@ def run_bench(
             pool.run(state.missing)
 
 
-def bench_state(grid: Grid, folder: BenchFolder, shelf: Shelf | None = None) -> Outcome:
+def bench_state(grid: Grid, folder: BenchFolder, shelf: ResultStore | None = None) -> BenchOutcome:
     """What a bench folder holds of a grid now; runs nothing."""
-    shelf, kept = shelf or Shelf(folder.work), kept_results(folder)
+    shelf, kept = shelf or ResultStore(folder.work), kept_results(folder)
     plan = make_plan(grid, shelf, has_failed=folder.has_failed)
     unsettled = tuple(entry for entry in plan.entries if kept_line(entry, shelf, kept) is None)
-    failed, missing = list[tuple[Job, str]](), list[Job]()
+    failed, missing = list[tuple[BenchJob, str]](), list[BenchJob]()
     for job in replace(plan, entries=unsettled).jobs:
         if shelf.holds(job):
             continue
@@ -124,4 +124,4 @@ def bench_state(grid: Grid, folder: BenchFolder, shelf: Shelf | None = None) -> 
             missing.append(job)
         else:
             failed.append((job, failure.reason))
-    return Outcome(plan, collect_results(plan, shelf, kept), failed, missing)
+    return BenchOutcome(plan, collect_results(plan, shelf, kept), failed, missing)

@@ -13,10 +13,10 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from unseen.bench.finished import Finished, Shelf, without_domain
+from unseen.bench.bench_job import BenchJob
 from unseen.bench.grid import LEAVE_ONE_DOMAIN_OUT, Grid, cells
-from unseen.bench.job import Job
-from unseen.bench.leave_out import best_mean, folds
+from unseen.bench.lodo_cv import best_mean, folds
+from unseen.bench.result_store import FinishedRun, ResultStore, without_domain
 from unseen.evaluation import mean_metric, select
 from unseen.hparams import LogUniform, Range, search_ranges
 from unseen.methods.base import METHODS
@@ -54,14 +54,14 @@ def trial_options(grid: Grid, label: str, trial: int) -> dict[str, Any]:
     return {**common, "settings": {**merged.get("settings", {}), **drawn, **given}}
 
 
-def trial_job(grid: Grid, cell: Cell, trial: int, seed: int) -> Job:
+def trial_job(grid: Grid, cell: Cell, trial: int, seed: int) -> BenchJob:
     """The run of one trial with one seed."""
     label, held_out, model = cell
     job = grid.job(label, held_out, seed, model, **trial_options(grid, label, trial))
     return replace(job, trial=trial)
 
 
-def trial_jobs(grid: Grid) -> list[Job]:
+def trial_jobs(grid: Grid) -> list[BenchJob]:
     """All trials, number by number, so that a search stopped early gave every method the same."""
     found = []
     for trial in range(grid.search):
@@ -72,7 +72,7 @@ def trial_jobs(grid: Grid) -> list[Job]:
     return found
 
 
-def search_report(grid: Grid, shelf: Shelf) -> list[dict[str, Any]]:
+def search_report(grid: Grid, shelf: ResultStore) -> list[dict[str, Any]]:
     """Every trial of every cell with what it drew and its score, and which was taken: nothing is hidden."""
     rules = ["source-validation", *([LEAVE_ONE_DOMAIN_OUT] if grid.leaves_domains_out else [])]
     found = []
@@ -92,12 +92,12 @@ def search_report(grid: Grid, shelf: Shelf) -> list[dict[str, Any]]:
     return found
 
 
-def trial_scores(grid: Grid, cell: Cell, shelf: Shelf, *, rule: str) -> dict[int, float]:
+def trial_scores(grid: Grid, cell: Cell, shelf: ResultStore, *, rule: str) -> dict[int, float]:
     """The score of every trial by which `choose_trial` chooses; NaN for those that failed."""
     return {trial: _mean_score(grid, cell, trial, shelf, rule=rule) for trial in range(grid.search)}
 
 
-def choose_trial(grid: Grid, cell: Cell, shelf: Shelf, *, rule: str) -> int | None:
+def choose_trial(grid: Grid, cell: Cell, shelf: ResultStore, *, rule: str) -> int | None:
     """The trial with the best mean over its seeds; ties go to the earlier; None when every trial failed.
 
     rule  source-validation, or leave-one-domain-out: neither looks at the held-out domain
@@ -107,7 +107,7 @@ def choose_trial(grid: Grid, cell: Cell, shelf: Shelf, *, rule: str) -> int | No
     return max(usable, key=lambda trial: (usable[trial], -trial), default=None)
 
 
-def _mean_score(grid: Grid, cell: Cell, trial: int, shelf: Shelf, *, rule: str) -> float:
+def _mean_score(grid: Grid, cell: Cell, trial: int, shelf: ResultStore, *, rule: str) -> float:
     """Mean over seeds; NaN when a run failed or its metric is not defined."""
     held_out, scores = cell[1], list[float]()
     for seed in grid.seeds[: grid.trial_seeds]:
@@ -122,7 +122,7 @@ def _mean_score(grid: Grid, cell: Cell, trial: int, shelf: Shelf, *, rule: str) 
     return sum(scores) / len(scores)
 
 
-def _validated(held_out: str, run: Finished) -> float:
+def _validated(held_out: str, run: FinishedRun) -> float:
     """The sources' validation metric in the round that source validation takes."""
     blind: Sequence[dict[str, Any]] = without_domain(run.evaluations, held_out)
     best = select(blind, "source-validation", run.task)

@@ -15,10 +15,10 @@ from unseen.cli.console import INTERRUPTED, messages, print_json, results
 from unseen.errors import UsageError
 
 if TYPE_CHECKING:
-    from unseen.bench.folder import BenchFolder
+    from unseen.bench.bench_folder import BenchFolder
     from unseen.bench.grid import Grid
-    from unseen.bench.pool import Where
-    from unseen.bench.runner import Outcome
+    from unseen.bench.runner import BenchOutcome
+    from unseen.bench.workers import Placement
 
 EXAMPLES = """Examples:
 
@@ -139,14 +139,14 @@ def bench_command(  # noqa: PLR0917 (one parameter an option)
 
     if not collect:
         start_server()
-    from unseen.bench.folder import BenchFolder
-    from unseen.bench.pool import Where
+    from unseen.bench.bench_folder import BenchFolder
+    from unseen.bench.workers import Placement
     from unseen.cli.bench_outputs import write_all
 
     place = out or default_out(str(source))
     grid = grid_from(source, place, given)
     folder = BenchFolder(place, work)
-    where = Where(threads=threads, device=device, data_root=data_root)
+    where = Placement(threads=threads, device=device, data_root=data_root)
     again = shlex.join(["unseen", "bench", "--out", str(place), *(["--work", str(work)] if work else [])])
     outcome, grid = _run(
         grid, folder, where, workers=workers, retry=retry_failed, collect=collect, again=again
@@ -170,13 +170,13 @@ bench_command.__doc__ = f"{bench_command.__doc__}\n\n{EXAMPLES}"
 def _run(
     grid: Grid,
     folder: BenchFolder,
-    where: Where,
+    where: Placement,
     *,
     workers: int | None,
     retry: bool,
     collect: bool,
     again: str,
-) -> tuple[Outcome, Grid]:
+) -> tuple[BenchOutcome, Grid]:
     """Run what is missing under the eyes of the user; Ctrl-C leaves with a line on how to go on."""
     from unseen.bench.runner import (
         bench_state,

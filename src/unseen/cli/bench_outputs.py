@@ -8,13 +8,13 @@ from typing import Any
 
 from rich.console import Console
 
-from unseen.bench.finished import Shelf
-from unseen.bench.folder import BenchFolder
+from unseen.bench.bench_files import Outputs, write_outputs
+from unseen.bench.bench_folder import BenchFolder
 from unseen.bench.grid import Grid
 from unseen.bench.render import to_terminal
-from unseen.bench.report import Outputs, write_outputs
+from unseen.bench.result_store import ResultStore
 from unseen.bench.results import as_values, kept_results, write_results
-from unseen.bench.runner import Outcome
+from unseen.bench.runner import BenchOutcome
 from unseen.bench.search import search_report
 from unseen.errors import UsageError
 from unseen.fileio import write_json
@@ -26,7 +26,7 @@ class Written:
     """What was found, for people and for machines."""
 
     folder: BenchFolder
-    outcome: Outcome
+    outcome: BenchOutcome
     search: list[dict[str, Any]]
     outputs: Outputs | None
 
@@ -61,7 +61,7 @@ class Written:
 
 
 def write_all(
-    grid: Grid, folder: BenchFolder, outcome: Outcome, *, latex: Path | None, csv: Path | None
+    grid: Grid, folder: BenchFolder, outcome: BenchOutcome, *, latex: Path | None, csv: Path | None
 ) -> Written:
     """Write everything that follows from the finished jobs; without any there are no tables."""
     _require_no_loss(folder, outcome)
@@ -69,7 +69,7 @@ def write_all(
         write_results(folder.results, outcome.results)
     search: list[dict[str, Any]] = []
     if grid.search and outcome.plan.settled:
-        search = search_report(grid, Shelf(folder.work))
+        search = search_report(grid, ResultStore(folder.work))
         write_json(folder.search, search)
     outputs = None
     if outcome.results:
@@ -77,7 +77,7 @@ def write_all(
     return Written(folder, outcome, search, outputs)
 
 
-def _require_no_loss(folder: BenchFolder, outcome: Outcome) -> None:
+def _require_no_loss(folder: BenchFolder, outcome: BenchOutcome) -> None:
     """Refuse to write over lines of other jobs that cannot be made again from their folders."""
     others = kept_results(folder).keys() - {result.job for result in outcome.results}
     gone = [job for job in others if not RunFolder(folder.work / job).result.exists()]

@@ -24,7 +24,7 @@ def grid_from(source: str | None, out: Path, given: Mapping[str, Any]) -> Grid:
 
     Options that are given count more than what a file says.
     """
-    from unseen.bench.folder import BenchFolder
+    from unseen.bench.bench_folder import BenchFolder
     from unseen.bench.grid import Grid
 
     if source is None:

@@ -13,10 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from unseen.bench.job import Job
-from unseen.bench.pace import Pace, in_words
-from unseen.bench.pool import Watcher
-from unseen.bench.worker import Progress
+from unseen.bench.bench_job import BenchJob
+from unseen.bench.eta import RoundTimes, in_words
+from unseen.bench.workers import Progress, Watcher
 
 _SHOWN_FAILURES = 5
 
@@ -46,11 +45,11 @@ class BenchView(Watcher):
 
     def __init__(self, console: Console, *, workers: int) -> None:
         self._console, self._workers = console, workers
-        self._pace, self._learnt = Pace(), set[str]()
-        self._waiting: dict[str, Job] = {}
-        self._running: dict[str, tuple[Job, _Running]] = {}
+        self._pace, self._learnt = RoundTimes(), set[str]()
+        self._waiting: dict[str, BenchJob] = {}
+        self._running: dict[str, tuple[BenchJob, _Running]] = {}
         self._done = 0
-        self._failures: list[tuple[Job, str]] = []
+        self._failures: list[tuple[BenchJob, str]] = []
         self._earlier_failures = 0
         self._live = (
             Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
@@ -69,9 +68,9 @@ class BenchView(Watcher):
 
     def planned(
         self,
-        waiting: Sequence[Job],
-        finished: Sequence[Job],
-        failed: Sequence[Job],
+        waiting: Sequence[BenchJob],
+        finished: Sequence[BenchJob],
+        failed: Sequence[BenchJob],
         seconds: Mapping[str, float],
     ) -> None:
         """Show what there is to do, and learn from what was done before."""
@@ -84,19 +83,19 @@ class BenchView(Watcher):
         parts += [f"{len(failed)} failed before (--retry-failed tries them again)"] if failed else []
         self._say(", ".join(parts) + f"; {self._workers} at a time")
 
-    def started(self, job: Job) -> None:
+    def started(self, job: BenchJob) -> None:
         """Move a job from those that wait to those that run."""
         self._waiting.pop(job.id, None)
         self._running[job.id] = (job, _Running())
 
-    def progressed(self, job: Job, progress: Progress) -> None:
+    def progressed(self, job: BenchJob, progress: Progress) -> None:
         """Note how far a job is."""
         _, running = self._running[job.id]
         if running.first_round is None:
             running.first_round = progress.round
         running.progress = progress
 
-    def finished(self, job: Job) -> None:
+    def finished(self, job: BenchJob) -> None:
         """Count a job, and learn from the time it took."""
         _, running = self._running.pop(job.id)
         self._learn(job, rounds=running.rounds_done, seconds=running.seconds)
@@ -104,7 +103,7 @@ class BenchView(Watcher):
         parts = [f"{job.name}: {in_words(running.seconds)}", _validation(running.progress)]
         self._say(f"done {self._counted()}  " + ", ".join(part for part in (*parts, self._left()) if part))
 
-    def failed(self, job: Job, reason: str) -> None:
+    def failed(self, job: BenchJob, reason: str) -> None:
         """Show why a job failed."""
         self._running.pop(job.id, None)
         self._failures.append((job, reason))
@@ -115,7 +114,7 @@ class BenchView(Watcher):
         if self._live:
             self._live.update(self._drawing(), refresh=True)
 
-    def _learn(self, job: Job, *, rounds: int, seconds: float) -> None:
+    def _learn(self, job: BenchJob, *, rounds: int, seconds: float) -> None:
         self._pace.add(job.label, rounds=rounds, seconds=seconds)
         self._learnt.add(job.id)
 

@@ -11,16 +11,18 @@ from unseen.cli.console import print_json, results
 
 if TYPE_CHECKING:
     from unseen.bench.grid import Grid
-    from unseen.bench.papers.recipes import Readiness, Recipe
+    from unseen.bench.papers.readiness import Readiness
+    from unseen.bench.papers.recipe import Recipe
 
 
 def print_recipes(root: Path | None, *, as_json: bool) -> None:
     """List all recipes with what each lacks; what to do about it stands once below."""
-    from unseen.bench.papers.recipes import list_recipes, load_recipe, readiness
+    from unseen.bench.papers.readiness import check_readiness
+    from unseen.bench.papers.recipe import list_recipes, load_recipe
     from unseen.models.pretrained import weights_place
 
     recipes = [load_recipe(name) for name in list_recipes()]
-    found = {recipe.name: readiness(recipe.grid("small"), root) for recipe in recipes}
+    found = {recipe.name: check_readiness(recipe.grid("small"), root) for recipe in recipes}
     if as_json:
         print_json([_facts(recipe, found[recipe.name]) for recipe in recipes])
         return
@@ -43,9 +45,9 @@ def print_recipes(root: Path | None, *, as_json: bool) -> None:
 
 def print_recipe(recipe: Recipe, grid: Grid, *, budget: str, root: Path | None, as_json: bool) -> None:
     """Say what a recipe would run: jobs, how many samples they train on, with what."""
-    from unseen.bench.papers.recipes import readiness
+    from unseen.bench.papers.readiness import check_readiness
 
-    missing = readiness(grid, root)
+    missing = check_readiness(grid, root)
     work = _work(grid)
     if as_json:
         facts = {
@@ -85,7 +87,7 @@ def print_recipe(recipe: Recipe, grid: Grid, *, budget: str, root: Path | None, 
 
 def _work(grid: Grid) -> dict[str, tuple[int, int]]:
     """Label -> how many jobs, and how many samples one trains on, the mean over held-out domains."""
-    from unseen.bench.papers.recipes import samples_of
+    from unseen.bench.papers.readiness import samples_of
 
     jobs = len(grid.hold_out) * len(grid.seeds)
     return {

@@ -58,7 +58,7 @@ def _bench(folders: list[Path], figures: Path | None, *, features: bool) -> tupl
         raise UsageError(
             f"{folders[0]}: a bench folder is shown alone; --features takes a single run's folder"
         )
-    from unseen.bench.report import rewrite_bench
+    from unseen.bench.bench_files import rewrite_bench
 
     made, pictures = rewrite_bench(folders[0], figures=figures)
     return [made.page, made.markdown, made.latex, made.csv], pictures

@@ -14,7 +14,7 @@ from unseen.errors import UnseenError, UsageError
 
 if TYPE_CHECKING:
     from unseen.bench.grid import Grid
-    from unseen.bench.papers.recipes import Recipe
+    from unseen.bench.papers.recipe import Recipe
 
 EXAMPLES = """Examples:
 
@@ -95,7 +95,7 @@ def reproduce_command(  # noqa: PLR0917 (one parameter an option)
         return
     if name is None:
         raise UsageError("name a recipe: unseen reproduce csac-table3 (see `unseen reproduce --list`)")
-    from unseen.bench.papers.recipes import load_recipe
+    from unseen.bench.papers.recipe import load_recipe
 
     recipe = load_recipe(name)
     changes: dict[str, Any] = {
@@ -152,9 +152,9 @@ def _changed(grid: Grid, given: dict[str, Any]) -> Grid:
 
 def _ready(recipe: Recipe, grid: Grid, root: Path | None, *, from_scratch: bool) -> Grid:
     """Put weights and domains in that are there, or say what is missing."""
-    from unseen.bench.papers.recipes import readiness, with_weights, without_domains
+    from unseen.bench.papers.readiness import check_readiness, with_weights, without_domains
 
-    found = readiness(grid, root)
+    found = check_readiness(grid, root)
     if found.data:
         raise UnseenError(f"{recipe.name} needs data that is not there: {found.data}")
     if found.domains:

@@ -7,22 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from unseen.bench.figures import BENCH_FIGURES
+from unseen.bench.bench_figures import BENCH_FIGURES
+from unseen.bench.bench_job import RELEASED
 from unseen.bench.grid import jobs
-from unseen.bench.job import RELEASED
-from unseen.bench.papers.published import load_published
-from unseen.bench.papers.recipes import (
-    BUDGETS,
+from unseen.bench.papers.published_tables import load_published
+from unseen.bench.papers.readiness import (
+    NO_WEIGHTS,
+    SAMPLES,
     Readiness,
-    list_recipes,
-    load_recipe,
-    readiness,
+    check_readiness,
+    pretrained,
     samples_of,
     with_weights,
+    without_domains,
 )
-from unseen.bench.papers.recipes.budget import budgeted
-from unseen.bench.papers.recipes.ready import NO_WEIGHTS, pretrained, without_domains
-from unseen.bench.papers.recipes.sizes import SAMPLES
+from unseen.bench.papers.recipe import BUDGETS, apply_budget, list_recipes, load_recipe
 from unseen.data import list_sources
 from unseen.errors import UnseenError, UsageError
 from unseen.models import list_models
@@ -137,15 +136,15 @@ def test_a_budget_reaches_every_label():
         "methods": ["one", "deepall"],
         "settings": {"csac": {"acquisition_epochs": 2}},
     }
-    grid = budgeted(setting, {**budget, "options": {"deepall": {"batch_size": 7}}})
+    grid = apply_budget(setting, {**budget, "options": {"deepall": {"batch_size": 7}}})
     assert list(grid.methods) == ["one", "deepall"] and grid.common["image_size"] == 32
     one, pooled = grid.job("one", "a", 0).config, grid.job("deepall", "a", 0).config
     assert (one.image_size, one.settings["acquisition_epochs"], one.batch_size) == (32, 2, 32)
     assert (pooled.image_size, pooled.batch_size) == (32, 7)
-    assert budgeted(setting, {"methods": ["fedavg"]}).baseline is None
+    assert apply_budget(setting, {"methods": ["fedavg"]}).baseline is None
     for wrong in ({"round": 1}, {"methods": ["two"]}, {"options": {"two": {}}}, {"settings": {"csac": 3}}):
         with pytest.raises(UsageError):
-            budgeted(setting, wrong)
+            apply_budget(setting, wrong)
 
 
 def test_unknown_names_are_refused_with_what_was_meant():
@@ -164,21 +163,21 @@ def _touch(path: Path) -> None:
 
 def test_what_is_missing_is_told(tmp_path):
     grid = load_recipe("fedadg-table5-alexnet").grid("small")
-    assert "put the PACS release" in readiness(grid, None).data
-    assert f"below {tmp_path}" in readiness(grid, tmp_path).data
+    assert "put the PACS release" in check_readiness(grid, None).data
+    assert f"below {tmp_path}" in check_readiness(grid, tmp_path).data
     for domain in grid.hold_out:
         (tmp_path / "pacs" / domain).mkdir(parents=True)
-    found = readiness(grid, tmp_path)
+    found = check_readiness(grid, tmp_path)
     assert found.data == "" and found.weights == ("alexnet",) and not found.runnable
     _touch(tmp_path / "weights" / "alexnet.pth")
-    assert readiness(grid, tmp_path).runnable
+    assert check_readiness(grid, tmp_path).runnable
 
 
 def test_domains_without_files_are_left_out(tmp_path):
     grid = load_recipe("mdfl-table2").grid("paper")
     for name in ("mnist", "usps"):
         _touch(tmp_path / "digits" / f"{name}.npz")
-    found = readiness(grid, tmp_path)
+    found = check_readiness(grid, tmp_path)
     assert found.data == "" and found.domains == ("mnistm", "svhn")
     rest = without_domains(grid, found.domains)
     assert rest.hold_out == ("mnist", "usps") and rest.common["sources"] == ["mnist", "usps"]
@@ -187,9 +186,9 @@ def test_domains_without_files_are_left_out(tmp_path):
 
 def test_a_release_with_its_own_split_is_ready_when_it_is_there(tmp_path):
     grid = load_recipe("ppdg-table1").grid("small")
-    assert "camelyon17_v1.0" in readiness(grid, tmp_path).data
+    assert "camelyon17_v1.0" in check_readiness(grid, tmp_path).data
     _touch(tmp_path / "camelyon17_v1.0" / "metadata.csv")
-    assert readiness(grid, tmp_path) == Readiness()
+    assert check_readiness(grid, tmp_path) == Readiness()
 
 
 def test_pretrained_weights_are_found_or_asked_for(tmp_path):

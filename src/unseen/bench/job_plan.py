@@ -8,40 +8,40 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from unseen.bench.finished import Shelf
+from unseen.bench.bench_job import BenchJob
 from unseen.bench.grid import LEAVE_ONE_DOMAIN_OUT, Grid, cells
-from unseen.bench.job import Job
-from unseen.bench.leave_out import folds
+from unseen.bench.lodo_cv import folds
+from unseen.bench.result_store import ResultStore
 from unseen.bench.search import Cell, choose_trial, trial_job, trial_jobs
 
 
 @dataclass(frozen=True)
-class Entry:
+class PlannedEntry:
     """One number of the tables: a job, and the runs from which leave-one-domain-out takes its round.
 
     judged  the job whose round the folds choose: `job` itself, unless a search chose another setting for it
     """
 
-    job: Job
-    judged: Job
-    folds: tuple[Job, ...] = ()
+    job: BenchJob
+    judged: BenchJob
+    folds: tuple[BenchJob, ...] = ()
 
 
 @dataclass(frozen=True)
-class Plan:
+class JobPlan:
     """All jobs of a bench as far as they are known now.
 
     settled  whether nothing will be added: no search, or its choices are made
     chosen   cell -> the trial that source validation took; empty without a search
     """
 
-    trials: tuple[Job, ...]
-    entries: tuple[Entry, ...]
+    trials: tuple[BenchJob, ...]
+    entries: tuple[PlannedEntry, ...]
     settled: bool
     chosen: dict[Cell, int | None]
 
     @property
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[BenchJob]:
         """Every job once, in the order they should run."""
         wanted = [*self.trials]
         for entry in self.entries:
@@ -49,37 +49,39 @@ class Plan:
         return list(unique(wanted).values())
 
 
-def unique(jobs: Iterable[Job]) -> dict[str, Job]:
+def unique(jobs: Iterable[BenchJob]) -> dict[str, BenchJob]:
     """Jobs by id; of several places in the grid that ask for the same run the first one names it."""
-    found: dict[str, Job] = {}
+    found: dict[str, BenchJob] = {}
     for job in jobs:
         found.setdefault(job.id, job)
     return found
 
 
-def make_plan(grid: Grid, shelf: Shelf, *, has_failed: Callable[[Job], bool] = lambda _: False) -> Plan:
+def make_plan(
+    grid: Grid, shelf: ResultStore, *, has_failed: Callable[[BenchJob], bool] = lambda _: False
+) -> JobPlan:
     """Plan the jobs; while trials are unsettled (neither finished nor failed) only they are known."""
     if not grid.search:
         plain = tuple(
             _entry(grid, grid.job(*_in_order(cell, seed))) for seed in grid.seeds for cell in cells(grid)
         )
-        return Plan((), plain, settled=True, chosen={})
+        return JobPlan((), plain, settled=True, chosen={})
     trials = tuple(trial_jobs(grid))
     if not all(shelf.holds(job) or has_failed(job) for job in trials):
-        return Plan(trials, (), settled=False, chosen={})
+        return JobPlan(trials, (), settled=False, chosen={})
     chosen = _choices(grid, shelf, "source-validation")
     judged = _choices(grid, shelf, LEAVE_ONE_DOMAIN_OUT) if grid.leaves_domains_out else chosen
-    entries = list[Entry]()
+    entries = list[PlannedEntry]()
     for seed in grid.seeds:
         for cell, trial in chosen.items():
             if trial is not None:
                 other = judged[cell]
                 best = trial_job(grid, cell, trial if other is None else other, seed)
                 entries.append(replace(_entry(grid, best), job=trial_job(grid, cell, trial, seed)))
-    return Plan(trials, tuple(entries), settled=True, chosen=chosen)
+    return JobPlan(trials, tuple(entries), settled=True, chosen=chosen)
 
 
-def _choices(grid: Grid, shelf: Shelf, rule: str) -> dict[Cell, int | None]:
+def _choices(grid: Grid, shelf: ResultStore, rule: str) -> dict[Cell, int | None]:
     return {cell: choose_trial(grid, cell, shelf, rule=rule) for cell in cells(grid)}
 
 
@@ -88,5 +90,5 @@ def _in_order(cell: Cell, seed: int) -> tuple[str, str, int, str]:
     return label, held_out, seed, model
 
 
-def _entry(grid: Grid, job: Job) -> Entry:
-    return Entry(job, job, tuple(folds(grid, job)) if grid.leaves_domains_out else ())
+def _entry(grid: Grid, job: BenchJob) -> PlannedEntry:
+    return PlannedEntry(job, job, tuple(folds(grid, job)) if grid.leaves_domains_out else ())

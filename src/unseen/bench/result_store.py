@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from unseen.bench.job import RELEASED, Job
+from unseen.bench.bench_job import RELEASED, BenchJob
 from unseen.config import TABLES, RunConfig
 from unseen.data import Task
 from unseen.errors import UnseenError
@@ -22,7 +22,7 @@ from unseen.runs.records import Record, read_records
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedRun:
     """A finished job: its result.json, and its evaluations in the order of rounds."""
 
     result: dict[str, Any]
@@ -40,18 +40,18 @@ class Finished:
         return PRIMARY[self.task]
 
 
-class Shelf:
+class ResultStore:
     """The finished jobs of a bench, each read once."""
 
     def __init__(self, work: Path) -> None:
         self.work = work
-        self._read: dict[str, Finished] = {}
+        self._read: dict[str, FinishedRun] = {}
 
-    def holds(self, job: Job) -> bool:
+    def holds(self, job: BenchJob) -> bool:
         """Whether the job is finished."""
         return job.id in self._read or RunFolder(job.folder(self.work)).result.exists()
 
-    def get(self, job: Job) -> Finished | None:
+    def get(self, job: BenchJob) -> FinishedRun | None:
         """Read a job; None when it is not finished."""
         if not self.holds(job):
             return None
@@ -61,13 +61,13 @@ class Shelf:
             self._read[job.id] = read_finished(folder)
         return self._read[job.id]
 
-    def get_all(self, jobs: Iterable[Job]) -> list[Finished] | None:
+    def get_all(self, jobs: Iterable[BenchJob]) -> list[FinishedRun] | None:
         """Read several jobs; None when one of them is not finished."""
         found = [self.get(job) for job in jobs]
-        return None if None in found else cast(list[Finished], found)
+        return None if None in found else cast(list[FinishedRun], found)
 
 
-def _require_same(job: Job, folder: Path) -> None:
+def _require_same(job: BenchJob, folder: Path) -> None:
     """Refuse results of a version of the package in which a default was another."""
     stored = RunConfig.load(RunFolder(folder).config)
     for key, (mine, theirs) in job.config.differences(stored).items():
@@ -85,7 +85,7 @@ def _agree(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
     return all(value in (None, "none", theirs.get(name, value)) for name, value in mine.items())
 
 
-def read_finished(folder: Path) -> Finished:
+def read_finished(folder: Path) -> FinishedRun:
     """Read a finished run folder."""
     paths = RunFolder(folder)
     try:
@@ -93,7 +93,7 @@ def read_finished(folder: Path) -> Finished:
         records = read_records(paths.records)
         start = next(record for record in records if record["event"] == "start")
         evaluations = tuple(record for record in records if record["event"] == "evaluation")
-        return Finished(result, evaluations, start["data"]["fingerprint"])
+        return FinishedRun(result, evaluations, start["data"]["fingerprint"])
     except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
         raise UnseenError(
             f"{folder} holds a damaged job ({error or type(error).__name__}): delete that folder, start again"

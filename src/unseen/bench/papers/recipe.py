@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from unseen.bench.grid import Grid
-from unseen.bench.papers.published import PublishedPaper, published_papers
-from unseen.bench.papers.recipes.budget import BUDGETS, budgeted
+from unseen.bench.papers.published_tables import PublishedPaper, published_papers
+from unseen.config import RunConfig
 from unseen.errors import UsageError, unknown_name
 
+_DATA = files(__package__) / "recipes"
 _SUFFIX = ".toml"
 
 
@@ -47,13 +48,13 @@ class Recipe:
         """The grid at one of the budgets."""
         if budget not in BUDGETS:
             raise unknown_name("budget", budget, BUDGETS)
-        grid = budgeted(self.setting, self.budgets.get(budget, {}))
+        grid = apply_budget(self.setting, self.budgets.get(budget, {}))
         return grid if budget == "paper" else _told(grid, budget)
 
 
 def list_recipes() -> list[str]:
     """Names of all recipes, by paper, tables before figures."""
-    names = [entry.name.removesuffix(_SUFFIX) for entry in files(__package__).iterdir()]
+    names = [entry.name.removesuffix(_SUFFIX) for entry in _DATA.iterdir()]
     return sorted((name for name in names if "-table" in name or "-figure" in name), key=_order)
 
 
@@ -66,7 +67,7 @@ def load_recipe(name: str) -> Recipe:
         if parts:
             raise UsageError(f"{name} has {len(parts)} parts, name one of them: {', '.join(parts)}")
         raise unknown_name("recipe", name, known)
-    text = files(__package__).joinpath(name + _SUFFIX).read_text(encoding="utf-8")
+    text = _DATA.joinpath(name + _SUFFIX).read_text(encoding="utf-8")
     values = tomllib.loads(text)
     facts = values.pop("recipe")
     return Recipe(
@@ -93,3 +94,51 @@ def _order(name: str) -> tuple[str, str, int, str]:
     paper, _, rest = name.partition(f"-{kind}")
     number, _, part = rest.partition("-")
     return paper, "0" if kind == "table" else "1", int(number), part
+
+
+BUDGETS = {
+    "smoke": "does it run: seconds to a few minutes, the numbers mean nothing",
+    "small": "about an hour on two cores for digits, longer for photographs; shorter training, fewer seeds",
+    "paper": "what the paper did",
+}
+_OF_GRID = ("seeds", "hold_out", "methods")
+_OF_RUNS = {item.name for item in fields(RunConfig)} - {"hold_out", "seed", "method", "settings", "data"}
+
+
+def apply_budget(grid: Mapping[str, Any], budget: Mapping[str, Any]) -> Grid:
+    """Apply a budget to a recipe's grid."""
+    known = {*_OF_GRID, *_OF_RUNS, "settings", "options"}
+    for name in budget:
+        if name not in known:
+            raise unknown_name("entry of a budget", name, known)
+    runs = {name: value for name, value in budget.items() if name in _OF_RUNS}
+    settings, options = budget.get("settings", {}), budget.get("options", {})
+    methods = {}
+    for label, given in _kept(grid["methods"], budget.get("methods")).items():
+        full = {**given, "method": given.get("method", label)}
+        methods[label] = {**_shortened(full, runs, settings), **options.get(label, {})}
+    _kept(methods, [*options])
+    other = {name: budget[name] for name in ("seeds", "hold_out") if name in budget}
+    baseline = grid.get("baseline") if grid.get("baseline") in methods else None
+    common = {**grid["common"], **runs}
+    return Grid.from_mapping({**grid, **other, "methods": methods, "common": common, "baseline": baseline})
+
+
+def _kept(methods: Mapping[str, Any], wanted: list[str] | None) -> dict[str, Any]:
+    if wanted is None:
+        return dict(methods)
+    for label in wanted:
+        if label not in methods:
+            raise unknown_name("label in a budget", label, methods)
+    return {label: options for label, options in methods.items() if label in wanted}
+
+
+def _shortened(
+    options: Mapping[str, Any], runs: Mapping[str, Any], settings: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """A label's options without what the budget sets for all, and with its method's shorter settings."""
+    kept = {name: value for name, value in options.items() if name not in runs}
+    shorter = settings.get(options["method"])
+    if shorter is not None and not isinstance(shorter, Mapping):
+        raise UsageError(f"settings.{options['method']} of a budget must be a table, not {shorter!r}")
+    return {**kept, "settings": {**options.get("settings", {}), **shorter}} if shorter else kept

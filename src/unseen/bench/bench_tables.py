@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from unseen.bench.against import against_baseline
+from unseen.bench.comparisons import compare_with_baseline
 from unseen.bench.statistics import Estimate, mean_and_error
 from unseen.bench.study import Study, display_name
 
@@ -16,7 +16,7 @@ CLOSE = 1e-12
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A number of a table: whether it is the best of its column, and how it stands to the baseline."""
 
     estimate: Estimate | None = None
@@ -25,7 +25,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One method: a cell for every column, their mean, and how many runs stand behind them.
 
     decimals  places behind the point that a published row is printed with
@@ -33,8 +33,8 @@ class Row:
 
     label: str
     name: str
-    cells: tuple[Cell, ...]
-    mean: Cell
+    cells: tuple[TableCell, ...]
+    mean: TableCell
     runs: int = 0
     decimals: int | None = None
 
@@ -48,13 +48,13 @@ class PublishedRows:
     """
 
     source: str
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     selection: str = ""
     note: str = ""
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultsTable:
     """All rows of one selection rule and model."""
 
     rule: str
@@ -62,7 +62,7 @@ class Table:
     metric: str
     columns: tuple[str, ...]
     seeds: int
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     baseline: str | None = None
     published: PublishedRows | None = None
 
@@ -79,13 +79,13 @@ class Table:
 
 def make_table(
     study: Study, rule: str, *, baseline: str | None = None, published: PublishedRows | None = None
-) -> Table:
+) -> ResultsTable:
     """The table of one selection rule; rows without a single run are there too, empty."""
     rows = [_row(study, label, rule) for label in study.labels]
     if baseline is not None:
-        verdicts = {each.ours: each.verdict for each in against_baseline(study, rule, baseline)}
+        verdicts = {each.ours: each.verdict for each in compare_with_baseline(study, rule, baseline)}
         rows = [replace(row, mean=replace(row.mean, verdict=verdicts.get(row.label, ""))) for row in rows]
-    return Table(
+    return ResultsTable(
         rule=rule,
         model=study.model if study.several else "",
         metric=study.metric,
@@ -97,7 +97,7 @@ def make_table(
     )
 
 
-def best_row(table: Table) -> Row | None:
+def best_row(table: ResultsTable) -> TableRow | None:
     """The row with the highest mean; None where nothing can be compared."""
     return next((row for row in table.rows if row.mean.best), None)
 
@@ -121,14 +121,14 @@ def mean_over_domains(study: Study, label: str, rule: str) -> Estimate | None:
     return Estimate(sum(means) / len(means), over_seeds.error if over_seeds else None, len(values))
 
 
-def _row(study: Study, label: str, rule: str) -> Row:
+def _row(study: Study, label: str, rule: str) -> TableRow:
     by_domain = study.by_domain(label, rule)
-    cells = tuple(Cell(mean_and_error(by_domain.get(domain, ()))) for domain in study.domains)
-    mean = Cell(mean_over_domains(study, label, rule))
-    return Row(label, display_name(label), cells, mean, len(study.values(label, rule)))
+    cells = tuple(TableCell(mean_and_error(by_domain.get(domain, ()))) for domain in study.domains)
+    mean = TableCell(mean_over_domains(study, label, rule))
+    return TableRow(label, display_name(label), cells, mean, len(study.values(label, rule)))
 
 
-def _best_marked(rows: Sequence[Row]) -> list[Row]:
+def _best_marked(rows: Sequence[TableRow]) -> list[TableRow]:
     """Mark the best of every column; ties are marked together."""
     width = len(rows[0].cells) if rows else 0
     columns = [_marked([row.cells[place] for row in rows]) for place in range(width)]
@@ -139,7 +139,7 @@ def _best_marked(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _marked(cells: Sequence[Cell]) -> list[Cell]:
+def _marked(cells: Sequence[TableCell]) -> list[TableCell]:
     """Mark the best among two or more cells with the most runs: one with fewer may just have been lucky."""
     most = max((cell.estimate.count for cell in cells if cell.estimate), default=0)
     fair = [cell.estimate.mean for cell in cells if cell.estimate and cell.estimate.count == most]

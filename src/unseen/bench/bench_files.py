@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unseen.bench.csv_file import to_csv
-from unseen.bench.figures import draw_bench
-from unseen.bench.folder import BenchFolder
+from unseen.bench.bench_figures import FigureContext, draw_bench
+from unseen.bench.bench_folder import BenchFolder
+from unseen.bench.bench_page import bench_page, headline
+from unseen.bench.bench_summary import BenchSummary, summarize_bench
 from unseen.bench.grid import Grid
-from unseen.bench.overview import Overview, make_overview
-from unseen.bench.page import bench_page, headline
-from unseen.bench.render import latex_file, to_markdown
+from unseen.bench.render import latex_file, to_csv, to_markdown
 from unseen.bench.results import JobResult, read_results
-from unseen.bench.sheets import Sheet
-from unseen.bench.shown import Shown
+from unseen.bench.table_text import Sheet
 from unseen.errors import unknown_name
 from unseen.fileio import write_text
 from unseen.report.pictures import write_panels
@@ -36,7 +34,7 @@ class Outputs:
     csv: Path
     sheets: tuple[Sheet, ...]
     sentences: tuple[str, ...]
-    overview: Overview
+    overview: BenchSummary
 
     @property
     def values(self) -> dict[str, Any]:
@@ -84,7 +82,7 @@ def write_outputs(
     """
     if baseline is not None and baseline not in grid.methods:
         raise unknown_name("baseline", baseline, grid.methods)
-    overview = make_overview(grid, results, baseline=baseline)
+    overview = summarize_bench(grid, results, baseline=baseline)
     page, markdown = folder / "report.html", folder / "table.md"
     latex, csv = latex or folder / "table.tex", csv or folder / "table.csv"
     write_text(page, bench_page(overview, folder=folder, work=work or folder / "jobs"))
@@ -114,15 +112,15 @@ def write_bench_figures(
     grid: Grid, results: Sequence[JobResult], out_dir: Path, *, baseline: str | None = None
 ) -> list[Path]:
     """Write every panel of a bench's figures as a PNG file; return the files."""
-    overview, written = make_overview(grid, results, baseline=baseline), []
+    overview, written = summarize_bench(grid, results, baseline=baseline), []
     for each in overview.models:
         place = out_dir / each.study.model.replace("/", "_") if each.study.several else out_dir
-        shown = Shown(grid, each.study, each.honest.rule, overview.baseline)
+        shown = FigureContext(grid, each.study, each.honest.rule, overview.baseline)
         written += write_panels(draw_bench(shown), place)
     return written
 
 
-def markdown_file(overview: Overview) -> str:
+def markdown_file(overview: BenchSummary) -> str:
     """Title, note, sentences and all tables as one Markdown document."""
     grid = overview.grid
     told = "\n".join(f"- {words}." for words in overview.sentences)

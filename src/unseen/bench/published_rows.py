@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from unseen.bench.papers.published import Published, PublishedRow, load_published
-from unseen.bench.sheets import RULE_WORDS, Sheet, Text
+from unseen.bench.bench_tables import PublishedRows, TableCell, TableRow
+from unseen.bench.papers.published_tables import PublishedRow, PublishedTable, load_published
 from unseen.bench.statistics import Estimate
 from unseen.bench.study import Study
-from unseen.bench.tables import Cell, PublishedRows, Row
+from unseen.bench.table_text import RULE_WORDS, Sheet, Text
 from unseen.report.wording import NOTHING
 
 METRICS = {"accuracy": "accuracy", "pearson": "pearson_r"}
 """Printed metrics that can stand beside ours, by our names."""
 
 
-def rows_beside(name: str, study: Study) -> PublishedRows | None:
+def published_rows(name: str, study: Study) -> PublishedRows | None:
     """A printed table's rows under the study's held-out domains; None if none fits.
 
     The printed average is kept only where the columns are the same: over fewer domains it would mislead.
@@ -33,7 +33,7 @@ def rows_beside(name: str, study: Study) -> PublishedRows | None:
     )
 
 
-def printed_sheet(name: str) -> Sheet | None:
+def published_sheet(name: str) -> Sheet | None:
     """A printed table as it stands, where its columns are not ours; None if we have no row of it."""
     found = load_published(name)
     if not found.rows:
@@ -52,34 +52,34 @@ def printed_sheet(name: str) -> Sheet | None:
     return Sheet(title, headers, (group,), " ".join(filter(None, [chosen, found.note])))
 
 
-def source_text(found: Published) -> str:
+def source_text(found: PublishedTable) -> str:
     """Which table of which paper."""
     paper, year = found.paper.name, str(found.paper.year)
     return f"{paper if year in paper else f'{paper} {year}'}, {found.table[:1].lower()}{found.table[1:]}"
 
 
-def _row(row: PublishedRow, found: Published, study: Study) -> Row:
+def _row(row: PublishedRow, found: PublishedTable, study: Study) -> TableRow:
     errors = row.errors or (None,) * len(row.values)
     known = {
         column: _cell(value, error, found.scale)
         for column, value, error in zip(found.columns, row.values, errors, strict=True)
     }
     whole = set(found.columns) == set(study.domains)
-    mean = _cell(row.average, row.average_error, found.scale) if whole else Cell()
-    cells = tuple(known.get(domain, Cell()) for domain in study.domains)
-    return Row(row.label, row.label, cells, mean, decimals=row.decimals)
+    mean = _cell(row.average, row.average_error, found.scale) if whole else TableCell()
+    cells = tuple(known.get(domain, TableCell()) for domain in study.domains)
+    return TableRow(row.label, row.label, cells, mean, decimals=row.decimals)
 
 
-def _same_model(row: PublishedRow, found: Published, study: Study) -> bool:
+def _same_model(row: PublishedRow, found: PublishedTable, study: Study) -> bool:
     """Whether a row belongs to the study's model, as far as both are known."""
     printed = row.model or found.model
     return not (study.model and printed) or printed == study.model
 
 
-def _cell(value: float | None, error: float | None, scale: float) -> Cell:
+def _cell(value: float | None, error: float | None, scale: float) -> TableCell:
     if value is None:
-        return Cell()
-    return Cell(Estimate(value / scale, None if error is None else error / scale, 1))
+        return TableCell()
+    return TableCell(Estimate(value / scale, None if error is None else error / scale, 1))
 
 
 def _printed(value: float | None, error: float | None, decimals: int) -> str:

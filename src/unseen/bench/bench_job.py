@@ -26,7 +26,7 @@ _FLOATS = {item.name for item in fields(RunConfig) if isinstance(item.default, f
 
 
 @dataclass(frozen=True)
-class Job:
+class BenchJob:
     """A run and the place in the grid that asks for it.
 
     label     the method as the grid names it

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 
-class Pace:
+class RoundTimes:
     """Sums of rounds and seconds for every label."""
 
     def __init__(self) -> None:
@@ -18,9 +18,9 @@ class Pace:
         self._rounds[label] += rounds
         self._seconds[label] += seconds
 
-    def copy(self) -> Pace:
+    def copy(self) -> RoundTimes:
         """Another one that knows the same and learns by itself."""
-        other = Pace()
+        other = RoundTimes()
         for label, rounds in self._rounds.items():
             other.add(label, rounds=rounds, seconds=self._seconds[label])
         return other

@@ -14,7 +14,7 @@ SOURCES = "sources"
 
 
 @dataclass(frozen=True)
-class Varied:
+class SettingSweep:
     """A setting and the labels that differ in nothing else, by its value, in the order of the values."""
 
     setting: str
@@ -28,7 +28,7 @@ class Varied:
         return first[:same].rstrip(" =,:;-_.0123456789(")
 
 
-def varied_settings(grid: Grid) -> list[Varied]:
+def setting_sweeps(grid: Grid) -> list[SettingSweep]:
     """Every group of two or more labels whose configurations differ in one setting alone."""
     configs = {label: _configuration(grid, label) for label in grid.methods}
     names = sorted({name for config in configs.values() for name in config})
@@ -42,7 +42,7 @@ def varied_settings(grid: Grid) -> list[Varied]:
         for labels in groups.values():
             ordered = dict(sorted(labels.items(), key=lambda item: _order(item[1])))
             if len({repr(value) for value in ordered.values()}) > 1:
-                found.append(Varied(name, ordered))
+                found.append(SettingSweep(name, ordered))
     return found
 
 

@@ -1,17 +1,100 @@
-"""Comparisons in plain words, as strong as the numbers allow and no stronger."""
+"""Methods against a baseline and against each other, corrected for the number of comparisons."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from unseen.bench.statistics import LEVEL, Comparison
+from unseen.bench.statistics import LEVEL, Comparison, holm, mean_and_error, paired_comparison
+from unseen.bench.study import Study, display_name
 from unseen.report.wording import is_share, metric_name
+
+
+@dataclass(frozen=True)
+class PairwiseComparison:
+    """One method against another under one selection rule.
+
+    runs         the comparison over pairs of runs (held-out domain and seed)
+    corrected_p  p-value of its t-test after Holm's correction for all comparisons that were made together
+    comparisons  their number
+    domains      the comparison over domains, seeds averaged first: stricter, since the seeds of one domain
+                 are no independent witnesses of what happens in another
+    """
+
+    ours: str
+    baseline: str
+    metric: str
+    runs: Comparison
+    domains: Comparison
+    corrected_p: float | None = None
+    comparisons: int = 1
+
+    @property
+    def significant(self) -> bool:
+        """Whether the corrected t-test sees a difference."""
+        return self.corrected_p is not None and self.corrected_p < LEVEL
+
+    @property
+    def verdict(self) -> str:
+        """ "better", "worse", or nothing where chance could have done it."""
+        if not self.significant:
+            return ""
+        return "better" if self.runs.difference > 0 else "worse"
+
+    @property
+    def words(self) -> str:
+        """The comparison as a sentence."""
+        return comparison_sentence(
+            self.runs,
+            ours=display_name(self.ours),
+            baseline=display_name(self.baseline),
+            metric=self.metric,
+            corrected_p=self.corrected_p,
+            comparisons=self.comparisons,
+        )
+
+
+def compare_with_baseline(study: Study, rule: str, baseline: str) -> list[PairwiseComparison]:
+    """Every other method against the baseline, corrected for their number."""
+    others = [label for label in study.labels if label != baseline]
+    return _correct([compare_methods(study, rule, label, baseline) for label in others])
+
+
+def compare_all_pairs(study: Study, rule: str) -> list[PairwiseComparison]:
+    """Every two methods once (in the grid's order), corrected for the number of all pairs."""
+    labels = study.labels
+    pairs = [(one, other) for place, one in enumerate(labels) for other in labels[place + 1 :]]
+    return _correct([compare_methods(study, rule, one, other) for one, other in pairs])
+
+
+def compare_methods(study: Study, rule: str, ours: str, baseline: str) -> PairwiseComparison:
+    """One method against another, not corrected."""
+    means = [
+        {domain: found.mean for domain, values in study.by_domain(label, rule).items()
+         if (found := mean_and_error(values))}
+        for label in (ours, baseline)
+    ]  # fmt: skip
+    runs = paired_comparison(study.values(ours, rule), study.values(baseline, rule))
+    return PairwiseComparison(
+        ours, baseline, study.metric, runs, paired_comparison(*means), corrected_p=runs.t_p
+    )
+
+
+def _correct(found: Sequence[PairwiseComparison]) -> list[PairwiseComparison]:
+    tested = sum(each.runs.t_p is not None for each in found)
+    corrected = holm([each.runs.t_p for each in found])
+    return [
+        PairwiseComparison(each.ours, each.baseline, each.metric, each.runs, each.domains, p, max(tested, 1))
+        for each, p in zip(found, corrected, strict=True)
+    ]
+
 
 FEW_PAIRS = 6
 """Below this many pairs Wilcoxon's test cannot reach p < 0.05, whatever the runs say."""
 
 
-def sentence(
+def comparison_sentence(
     comparison: Comparison,
     *,
     ours: str,

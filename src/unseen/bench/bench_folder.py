@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from unseen.bench.job import Job
+from unseen.bench.bench_job import BenchJob
 from unseen.errors import UsageError
 from unseen.fileio import locked, write_json
 from unseen.runs.folder import RunFolder
@@ -48,7 +48,7 @@ class BenchFolder:
         with locked(self.work / ".lock", place=place, option=option):
             yield
 
-    def failure(self, job: Job) -> Failure | None:
+    def failure(self, job: BenchJob) -> Failure | None:
         """Tell why a job failed; None when it did not."""
         try:
             return Failure(**json.loads((job.folder(self.work) / FAILURE).read_text(encoding="utf-8")))
@@ -57,20 +57,20 @@ class BenchFolder:
         except (OSError, ValueError, TypeError) as error:
             return Failure(f"{FAILURE} is unreadable ({error})")
 
-    def has_failed(self, job: Job) -> bool:
+    def has_failed(self, job: BenchJob) -> bool:
         """Whether a job failed and was not tried again."""
         return (job.folder(self.work) / FAILURE).exists()
 
-    def note_failure(self, job: Job, reason: str, details: str = "") -> None:
+    def note_failure(self, job: BenchJob, reason: str, details: str = "") -> None:
         """Write down why a job failed, in its folder."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         write_json(job.folder(self.work) / FAILURE, asdict(Failure(reason, details, now)))
 
-    def forget_failure(self, job: Job) -> None:
+    def forget_failure(self, job: BenchJob) -> None:
         """Let a failed job be tried again."""
         (job.folder(self.work) / FAILURE).unlink(missing_ok=True)
 
-    def make_ready(self, job: Job) -> Path:
+    def make_ready(self, job: BenchJob) -> Path:
         """Prepare a job's folder for a first or a further try; finished rounds in it are kept."""
         folder = job.folder(self.work)
         self.forget_failure(job)

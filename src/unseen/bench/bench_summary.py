@@ -5,28 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unseen.bench.against import Against, against_baseline
-from unseen.bench.beside import printed_sheet, rows_beside
-from unseen.bench.comparison_sheets import statistics_sheet
+from unseen.bench.bench_tables import ResultsTable, make_table
+from unseen.bench.comparisons import PairwiseComparison, compare_with_baseline
 from unseen.bench.grid import Grid
+from unseen.bench.published_rows import published_rows, published_sheet
 from unseen.bench.results import JobResult
-from unseen.bench.sheets import Sheet, rules_sheet, table_sheet
 from unseen.bench.study import Study, studies
-from unseen.bench.tables import Table, make_table
+from unseen.bench.table_text import Sheet, rules_sheet, statistics_sheet, table_sheet
 
 USUAL_BASELINE = "fedavg"
 
 
 @dataclass(frozen=True)
-class ModelOverview:
+class ModelSummary:
     """One model: a table and the tests of every selection rule, the honest rule first."""
 
     study: Study
-    tables: tuple[Table, ...]
-    against: dict[str, list[Against]]
+    tables: tuple[ResultsTable, ...]
+    against: dict[str, list[PairwiseComparison]]
 
     @property
-    def honest(self) -> Table:
+    def honest(self) -> ResultsTable:
         """The table of the first rule."""
         return self.tables[0]
 
@@ -49,7 +48,7 @@ class ModelOverview:
 
 
 @dataclass(frozen=True)
-class Overview:
+class BenchSummary:
     """A bench as tables and sentences.
 
     printed  the published table as it stands, where it fits under no model's columns
@@ -57,7 +56,7 @@ class Overview:
 
     grid: Grid
     baseline: str | None
-    models: tuple[ModelOverview, ...]
+    models: tuple[ModelSummary, ...]
     printed: Sheet | None = None
 
     @property
@@ -88,19 +87,19 @@ class Overview:
         return [*found, *([self.printed] if self.printed else [])]
 
 
-def make_overview(grid: Grid, results: Sequence[JobResult], *, baseline: str | None = None) -> Overview:
+def summarize_bench(grid: Grid, results: Sequence[JobResult], *, baseline: str | None = None) -> BenchSummary:
     """Compute all tables and tests; the baseline is FedAvg or else the first label, unless one is given."""
     chosen = baseline or grid.baseline or _usual(grid)
     models = []
     for study in studies(grid, results):
         rules = study.rules or ("source-validation",)
-        beside = rows_beside(grid.published, study) if grid.published else None
-        against = {rule: against_baseline(study, rule, chosen) for rule in rules} if chosen else {}
+        beside = published_rows(grid.published, study) if grid.published else None
+        against = {rule: compare_with_baseline(study, rule, chosen) for rule in rules} if chosen else {}
         tables = tuple(make_table(study, rule, baseline=chosen, published=beside) for rule in rules)
-        models.append(ModelOverview(study, tables, {rule: found for rule, found in against.items() if found}))
+        models.append(ModelSummary(study, tables, {rule: found for rule, found in against.items() if found}))
     fits = any(each.honest.published for each in models)
-    printed = printed_sheet(grid.published) if grid.published and not fits else None
-    return Overview(grid, chosen, tuple(models), printed)
+    printed = published_sheet(grid.published) if grid.published and not fits else None
+    return BenchSummary(grid, chosen, tuple(models), printed)
 
 
 def _usual(grid: Grid) -> str | None:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unseen.bench.finished import Finished, without_domain
+from unseen.bench.bench_job import RELEASED, BenchJob
 from unseen.bench.grid import Grid
-from unseen.bench.job import RELEASED, Job
+from unseen.bench.result_store import FinishedRun, without_domain
 from unseen.data import Task
 from unseen.errors import UsageError
 from unseen.evaluation import PRIMARY, mean_metric, select
 from unseen.runs.records import Record
 
 
-def folds(grid: Grid, job: Job) -> list[Job]:
+def folds(grid: Grid, job: BenchJob) -> list[BenchJob]:
     """The runs that choose the round of `job`: one for every source domain, with that domain held out too."""
     if job.held_out == RELEASED:
         raise UsageError("leave-one-domain-out is not for a release's own split: that has validation domains")
@@ -32,13 +32,13 @@ def folds(grid: Grid, job: Job) -> list[Job]:
     return [_fold(job, source) for source in sources]
 
 
-def _fold(job: Job, source: str) -> Job:
+def _fold(job: BenchJob, source: str) -> BenchJob:
     hold_out = tuple(sorted((job.held_out, source)))
     config = job.config.resolved(hold_out=hold_out)
-    return Job(job.label, job.held_out, job.seed, job.model, config, left_out=source, trial=job.trial)
+    return BenchJob(job.label, job.held_out, job.seed, job.model, config, left_out=source, trial=job.trial)
 
 
-def cross_validated(held_out: str, runs: Sequence[Finished]) -> list[Record]:
+def cross_validated(held_out: str, runs: Sequence[FinishedRun]) -> list[Record]:
     """Join the folds' evaluations: one record a round, with the score of every left-out source as its target.
 
     held_out  the domain that nothing may be chosen by: its scores are taken out first
@@ -56,22 +56,22 @@ def cross_validated(held_out: str, runs: Sequence[Finished]) -> list[Record]:
     return list(joined.values())
 
 
-def choose_round(held_out: str, runs: Sequence[Finished]) -> int | None:
+def choose_round(held_out: str, runs: Sequence[FinishedRun]) -> int | None:
     """The round with the best mean on the left-out sources; on a tie the lower loss, then the earlier."""
     best = _best(held_out, runs)
     return None if best is None else int(best["round"])
 
 
-def best_mean(held_out: str, runs: Sequence[Finished]) -> float:
+def best_mean(held_out: str, runs: Sequence[FinishedRun]) -> float:
     """The mean on the left-out sources in the round that `choose_round` takes; settings are chosen by it."""
     best = _best(held_out, runs)
     return float("nan") if best is None else mean_metric(best, "target", PRIMARY[_task(runs)])
 
 
-def _best(held_out: str, runs: Sequence[Finished]) -> Record | None:
+def _best(held_out: str, runs: Sequence[FinishedRun]) -> Record | None:
     """Choosing on the left-out sources is what the oracle does on the target, hence its rule."""
     return select(cross_validated(held_out, runs), "oracle", _task(runs))
 
 
-def _task(runs: Sequence[Finished]) -> Task:
+def _task(runs: Sequence[FinishedRun]) -> Task:
     return runs[0].task

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from unseen.bench.finished import Shelf
-from unseen.bench.leave_out import choose_round, folds
-from unseen.bench.plan import make_plan
+from unseen.bench.job_plan import make_plan
+from unseen.bench.lodo_cv import choose_round, folds
+from unseen.bench.result_store import ResultStore
 from unseen.bench.results import collect_results
 from unseen.bench.search import choose_trial, trial_job, trial_options
 from unseen.errors import UsageError
@@ -44,7 +44,7 @@ def test_folds_hold_out_the_target_and_one_source_each(make_grid, tmp_path):
         (("0", "75"), "0"),
         (("60", "75"), "60"),
     ]
-    plan = make_plan(grid, Shelf(tmp_path))
+    plan = make_plan(grid, ResultStore(tmp_path))
     mine = [job for job in plan.jobs if job.label == "fedavg"]
     assert len(mine) == 2 + 3, "the run without 60 and 75 serves both targets"
 
@@ -65,7 +65,7 @@ def test_folds_need_two_sources(make_grid):
 
 def test_leave_one_domain_out_takes_the_round_that_is_best_on_the_left_out_sources(make_grid, tmp_path):
     grid = make_grid(methods={"fedavg": {}}, domains=("0", "60", "75"), selection="lodo")
-    ((entry,), shelf) = make_plan(grid, Shelf(tmp_path)).entries, Shelf(tmp_path)
+    ((entry,), shelf) = make_plan(grid, ResultStore(tmp_path)).entries, ResultStore(tmp_path)
     own, target = [0.9, 0.8, 0.7, 0.6], [0.1, 0.2, 0.3, 0.4]
     write_job(
         entry.job,
@@ -87,10 +87,10 @@ def test_leave_one_domain_out_takes_the_round_that_is_best_on_the_left_out_sourc
 
 def test_the_left_out_rule_breaks_ties_by_loss_then_by_the_earlier_round(make_grid, tmp_path):
     grid = make_grid(methods={"fedavg": {}}, domains=("0", "60", "75"), selection="lodo")
-    (entry,) = make_plan(grid, Shelf(tmp_path)).entries
+    (entry,) = make_plan(grid, ResultStore(tmp_path)).entries
     for fold in entry.folds:
         write_job(fold, tmp_path, [{(fold.left_out, "target"): 0.5}] * 3)
-    runs = Shelf(tmp_path).get_all(entry.folds)
+    runs = ResultStore(tmp_path).get_all(entry.folds)
     assert runs is not None
     assert choose_round("75", runs) == 1
 
@@ -129,7 +129,7 @@ def test_common_draws_are_shared_and_given_settings_stay(make_grid):
 
 def test_search_runs_trials_first_and_then_the_best_with_all_seeds(make_grid, tmp_path):
     grid = make_grid(methods={"fedavg": {}, "ppdg": {}}, seeds=(0, 1, 2), search=3, trial_seeds=2)
-    shelf = Shelf(tmp_path)
+    shelf = ResultStore(tmp_path)
     plan = make_plan(grid, shelf)
     assert not plan.settled and not plan.entries
     counts = [sum(job.label == label for job in plan.jobs) for label in grid.methods]
@@ -159,9 +159,9 @@ def test_a_failed_trial_is_not_chosen_and_stops_nobody(make_grid, tmp_path):
         write_job(
             trial_job(grid, CELL, trial, 0), tmp_path, [{("0", "validation"): value, ("75", "target"): 0}]
         )
-    shelf = Shelf(tmp_path)
+    shelf = ResultStore(tmp_path)
     assert not make_plan(grid, shelf).settled
     plan = make_plan(grid, shelf, has_failed=lambda job: job.id == bad.id)
     assert plan.settled and plan.chosen == {CELL: 2}
-    nothing = make_plan(grid, Shelf(tmp_path / "empty"), has_failed=lambda _: True)
+    nothing = make_plan(grid, ResultStore(tmp_path / "empty"), has_failed=lambda _: True)
     assert nothing.settled and nothing.chosen == {CELL: None} and not nothing.entries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unseen.bench.papers.published import list_published, load_published, published_papers
+from unseen.bench.papers.published_tables import list_published, load_published, published_papers
 from unseen.errors import UsageError
 from unseen.methods import METHODS
 from unseen.models import list_models

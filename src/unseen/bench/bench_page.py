@@ -1,21 +1,107 @@
-"""The parts of a bench's page: each a function of one model's results, empty if it has nothing to show."""
+"""One offline page for a bench: what was found, in a sentence, in tables and in figures."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from unseen.bench.against import Against
-from unseen.bench.expectation import expectation_sentence, expected_accuracy
-from unseen.bench.method_sheets import expectation_sheet
+from unseen.bench.bench_figures import BENCH_FIGURES, FigureContext, draw_bench
+from unseen.bench.bench_summary import BenchSummary, ModelSummary
+from unseen.bench.bench_tables import ResultsTable, best_row
+from unseen.bench.comparisons import PairwiseComparison
+from unseen.bench.grid import Grid
 from unseen.bench.render import to_latex
-from unseen.bench.sheets import Line, Sheet
+from unseen.bench.statistics import expectation_sentence, expected_accuracy
 from unseen.bench.study import RULES, Study, display_name
-from unseen.bench.tables import Table, best_row
-from unseen.report.markup import Markup, join, section, table, tag, tile
+from unseen.bench.table_text import Line, Sheet, cost_sheet, expectation_sheet, matrix_sheet
+from unseen.report.markup import Markup, esc, join, section, table, tag, tile
+from unseen.report.page import assemble, figure_markup, page_header
 from unseen.report.wording import NOTHING, count, duration, number, size
+
+
+def bench_page(overview: BenchSummary, *, folder: Path, work: Path) -> str:
+    """The page; links to runs are relative to `folder`."""
+    grid = overview.grid
+    body: list[Markup] = [
+        page_header(
+            f"Bench · {grid.title}" if grid.title else "Bench", esc(headline(overview)), _about(grid)
+        ),
+        _unfinished(overview),
+        paragraphs(grid.note),
+    ]
+    charts: dict[str, Any] = {}
+    for position, each in enumerate(overview.models):
+        made, specs = _model_parts(overview, each, prefix=f"{position}-")
+        body.append(made)
+        charts |= specs
+    if overview.printed:
+        body.append(section("Published", titled_sheet(overview.printed)))
+    runs = [runs_section(each.study, folder, work) for each in overview.models]
+    body += [section("Runs", *runs), again_section(grid.to_toml(), folder)]
+    return assemble(title=grid.title or headline(overview), body=join(body), charts=charts)
+
+
+def headline(overview: BenchSummary) -> str:
+    """The bench in one sentence: the best method against the baseline, or the best one alone."""
+    first = overview.models[0]
+    best = best_row(first.honest)
+    against = {each.ours: each for found in list(first.against.values())[:1] for each in found}
+    if best is not None and best.label in against:
+        return against[best.label].words
+    if best is not None and best.mean.estimate is not None:
+        value = number(best.mean.estimate.mean, first.honest.metric)
+        name = f"{best.name}, the baseline," if best.label == overview.baseline else best.name
+        return f"{name} has the highest mean: {value} over {len(first.honest.columns)} held-out domains"
+    return f"{len(first.honest.rows)} methods on {len(first.honest.columns)} held-out domains"
+
+
+def _model_parts(overview: BenchSummary, each: ModelSummary, *, prefix: str) -> tuple[Markup, dict[str, Any]]:
+    study = each.study
+    figures: list[Markup] = []
+    charts: dict[str, Any] = {}
+    shown = FigureContext(overview.grid, study, each.honest.rule, overview.baseline)
+    for name, panels in draw_bench(shown).items():
+        drawn, specs = figure_markup(prefix + name, BENCH_FIGURES[name], panels)
+        figures.append(drawn)
+        charts |= specs
+    first, *others = each.tables
+    best = best_row(first)
+    matrix = titled_sheet(matrix_sheet(study, first.rule)) if len(study.labels) > 1 else ""
+    made = [
+        tag("h2", study.model) if study.several else "",
+        bench_tiles(study, first),
+        section(
+            f"Results{study.in_title}",
+            titled_sheet(each.table_sheets[first.rule]),
+            titled_sheet(each.rules_sheet),
+            *(
+                folded(f"The table by {RULES[table.rule]}", titled_sheet(each.table_sheets[table.rule]))
+                for table in others
+            ),
+        ),
+        comparison_section(study, each.statistics_sheets, each.against),
+        expectation_section(study, best.label if best else None),
+        section(f"Figures{study.in_title}", tag("div", *figures, class_="figures") if figures else ""),
+        section(f"More tables{study.in_title}", matrix, titled_sheet(cost_sheet(study))),
+    ]
+    return join(made), charts
+
+
+def _about(grid: Grid) -> list[str]:
+    seeds = f"{len(grid.seeds)} seeds" if len(grid.seeds) > 1 else f"seed {grid.seeds[0]}"
+    model = ", ".join(grid.models) or str(grid.common.get("model") or "")
+    return [Path(str(grid.common["data"])).name, model, f"{len(grid.methods)} methods", seeds]
+
+
+def _unfinished(overview: BenchSummary) -> Markup:
+    done, planned = overview.finished, overview.planned
+    if done >= planned:
+        return Markup("")
+    words = f"{done} of {planned} runs are finished. Tables show what there is; numbers will change."
+    return tag("p", tag("strong", "Unfinished. "), words, class_="notice", role="status")
 
 
 def sheet_markup(sheet: Sheet) -> Markup:
@@ -48,7 +134,9 @@ def folded(summary: str, *children: object) -> Markup:
     return tag("details", tag("summary", summary), *children)
 
 
-def comparison_section(study: Study, sheets: dict[str, Sheet], found: dict[str, list[Against]]) -> Markup:
+def comparison_section(
+    study: Study, sheets: dict[str, Sheet], found: dict[str, list[PairwiseComparison]]
+) -> Markup:
     """Sentences and the table of tests under the honest rule; the other rules folded away."""
     if not found or not any(found.values()):
         return Markup("")
@@ -74,7 +162,7 @@ def expectation_section(study: Study, best: str | None) -> Markup:
     return section(f"Expected on a new site{study.in_title}", told, titled_sheet(sheet))
 
 
-def bench_tiles(study: Study, table_: Table) -> Markup:
+def bench_tiles(study: Study, table_: ResultsTable) -> Markup:
     """The key numbers: the best complete method, how many runs there are, what they cost."""
     made: list[Markup] = []
     best = best_row(table_)

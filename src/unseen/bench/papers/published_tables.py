@@ -17,6 +17,7 @@ from typing import Any
 
 from unseen.errors import unknown_name
 
+_DATA = files(__package__) / "published"
 _SUFFIX = ".toml"
 _PAPERS = "papers"
 _LACKING = Decimal("nan")
@@ -59,7 +60,7 @@ class PublishedRow:
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedTable:
     """One printed table, or the part of it that belongs to one data set and network.
 
     name       what `load_published` takes
@@ -98,21 +99,21 @@ class Published:
 
 def list_published() -> list[str]:
     """Names of all printed tables."""
-    names = (entry.name for entry in files(__name__).iterdir())
+    names = (entry.name for entry in _DATA.iterdir())
     return sorted(
         name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX) and name != _PAPERS + _SUFFIX
     )
 
 
 @cache
-def load_published(name: str) -> Published:
+def load_published(name: str) -> PublishedTable:
     """Read a printed table by its name, `csac-table3` say."""
     known = list_published()
     if name not in known:
         raise unknown_name("published table", name, known)
     values = _read(name)
     rows = [_row(row) for row in values.pop("row", [])]
-    return Published(
+    return PublishedTable(
         name=name,
         paper=published_papers()[values.pop("paper")],
         columns=tuple(values.pop("columns")),
@@ -129,7 +130,7 @@ def published_papers() -> dict[str, PublishedPaper]:
 
 
 def _read(name: str) -> dict[str, Any]:
-    text = files(__name__).joinpath(name + _SUFFIX).read_text(encoding="utf-8")
+    text = _DATA.joinpath(name + _SUFFIX).read_text(encoding="utf-8")
     return tomllib.loads(text, parse_float=Decimal)
 
 

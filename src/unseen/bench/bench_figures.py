@@ -1,0 +1,229 @@
+"""The figures of a bench, in the order of its page; a new one is one entry here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from unseen.bench.bench_tables import mean_over_domains
+from unseen.bench.comparisons import compare_all_pairs, p_number
+from unseen.bench.grid import Grid
+from unseen.bench.sensitivity import SOURCES, SettingSweep, setting_sweeps, value_text
+from unseen.bench.statistics import Estimate, expected_accuracy, mean_and_error
+from unseen.bench.study import Study, display_name
+from unseen.config import RunConfig
+from unseen.report.charts import MOST_ROUNDS, heat_map, schema_unchecked, thinned
+from unseen.report.curves import curve_chart
+from unseen.report.figures import Figure
+from unseen.report.intervals import dot_chart, nested_intervals, setting_chart
+from unseen.report.wording import NOTHING, is_share
+
+if TYPE_CHECKING:
+    from unseen.report.charts import Panels
+
+MOST_PANELS = 12
+
+
+@dataclass(frozen=True)
+class FigureContext:
+    """What a figure draws: the results of one model under one selection rule."""
+
+    grid: Grid
+    study: Study
+    rule: str
+    baseline: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The methods as figures name them."""
+        return [display_name(label) for label in self.study.labels]
+
+
+def estimate_row(estimate: Estimate, **facts: Any) -> dict[str, Any]:
+    """A chart's row: the mean, and an interval of one standard error to either side where there is one."""
+    error = estimate.error
+    ends = {} if error is None else {"low": estimate.mean - error, "high": estimate.mean + error}
+    return {**facts, "value": estimate.mean, **ends}
+
+
+def domain_dots(shown: FigureContext) -> Panels:
+    """Every held-out domain: a dot a method, with the standard error over seeds."""
+    study, rows = shown.study, []
+    for label in study.labels:
+        for domain, values in study.by_domain(label, shown.rule).items():
+            estimate = mean_and_error(values)
+            rows += [estimate_row(estimate, name=domain, series=display_name(label))] if estimate else []
+    if not rows:
+        return {}
+    return {"": dot_chart(rows, metric=study.metric, names=study.domains, series=shown.names)}
+
+
+def expectations(shown: FigureContext) -> Panels:
+    """What every method may be expected to do on a new site."""
+    rows: list[dict[str, Any]] = []
+    for label in shown.study.labels:
+        found = expected_accuracy(shown.study.by_domain(label, shown.rule), metric=shown.study.metric)
+        if found is not None:
+            row = {"name": display_name(label), "value": found.mean}
+            ends = {
+                "low": found.low,
+                "high": found.high,
+                "wide_low": found.site_low,
+                "wide_high": found.site_high,
+            }
+            rows.append(row if found.low is None else row | ends)
+    if not rows:
+        return {}
+    return {"": nested_intervals(rows, metric=shown.study.metric, names=[row["name"] for row in rows])}
+
+
+def curves(shown: FigureContext) -> Panels:
+    """For every held-out domain a line a method: mean over seeds, with a band of one standard error."""
+    study = shown.study
+    panels: Panels = {}
+    for domain in study.domains[:MOST_PANELS]:
+        rows = [row for label in study.labels for row in _curve(shown, label, domain)]
+        if rows:
+            panels[f"‘{domain}’ held out"] = curve_chart(
+                rows, metric=study.metric, selected=None, series=shown.names
+            ).properties(height=240)
+    return panels
+
+
+def matrix(shown: FigureContext) -> Panels:
+    """Method against method: the difference as colour, the p-value of the paired t-test as text."""
+    names, rows = dict(zip(shown.study.labels, shown.names, strict=True)), []
+    scale = 100 if is_share(shown.study.metric) else 1
+    for each in compare_all_pairs(shown.study, shown.rule):
+        if each.runs.pairs:
+            p = (
+                NOTHING
+                if each.runs.t_p is None
+                else p_number(each.runs.t_p) + ("*" if each.significant else "")
+            )
+            for down, across, sign in ((each.ours, each.baseline, 1), (each.baseline, each.ours, -1)):
+                cell = {
+                    "down": names[down],
+                    "across": names[across],
+                    "value": sign * scale * each.runs.difference,
+                }
+                rows.append(cell | {"text": p, "cases": each.runs.pairs})
+    if not rows:
+        return {}
+    told = "points ahead" if scale == 100 else "ahead"
+    tooltip = [("down:N", "method", ""), ("across:N", "against", ""), ("value:Q", told, "+.2f")]
+    tooltip += [("text:N", "p, t-test", ""), ("cases:Q", "pairs", "")]
+    chart = heat_map(
+        rows, across=shown.names, down=shown.names, titles=("against", None), tooltip=tooltip, signed=True
+    )
+    return {"": chart}
+
+
+def _curve(shown: FigureContext, label: str, domain: str) -> list[dict[str, Any]]:
+    runs = [r.curve for r in shown.study.results if (r.label, r.held_out) == (label, domain) and r.curve]
+    rounds = evaluated_rounds(shown.grid.job(label, domain, 0).config, max(map(len, runs), default=0))
+    rows = []
+    for place, number in thinned(list(enumerate(rounds)), MOST_ROUNDS):
+        estimate = mean_and_error(run[place] for run in runs if place < len(run))
+        if estimate is not None:
+            rows.append(estimate_row(estimate, series=display_name(label), role="method", round=number))
+    return rows
+
+
+def evaluated_rounds(config: RunConfig, count: int) -> list[int]:
+    """The rounds of a curve: every `evaluate_every`th, and the last."""
+    return [min(config.evaluate_every * (place + 1), config.rounds) for place in range(count)]
+
+
+def sensitivity(shown: FigureContext) -> Panels:
+    """The metric against every setting in which labels of the grid differ."""
+    found = [varied for varied in setting_sweeps(shown.grid) if varied.setting != SOURCES]
+    return _settings(shown, found)
+
+
+def number_of_sources(shown: FigureContext) -> Panels:
+    """The metric against the number of source domains, where the grid varies them."""
+    found = [varied for varied in setting_sweeps(shown.grid) if varied.setting == SOURCES]
+    return _settings(shown, found, title="number of source domains")
+
+
+def _settings(shown: FigureContext, found: Sequence[SettingSweep], *, title: str = "") -> Panels:
+    panels: Panels = {}
+    by_setting: dict[str, list[SettingSweep]] = {}
+    for varied in found:
+        by_setting.setdefault(varied.setting, []).append(varied)
+    for setting, group in by_setting.items():
+        rows, touched = [], set()
+        for varied in group:
+            touched |= set(varied.values)
+            for label, value in varied.values.items():
+                estimate = mean_over_domains(shown.study, label, shown.rule)
+                at = {"at": value_text(setting, value), "series": display_name(varied.method) or "all"}
+                rows += [estimate_row(estimate, **at)] if estimate else []
+        if rows:
+            values = list(
+                dict.fromkeys(value_text(setting, v) for varied in group for v in varied.values.values())
+            )
+            panels[title or setting.replace("_", " ")] = setting_chart(
+                rows,
+                metric=shown.study.metric,
+                setting=title or setting.replace("_", " "),
+                values=values,
+                series=list(dict.fromkeys(row["series"] for row in rows)),
+                level=_level(shown, touched),
+            )
+    return panels
+
+
+def _level(shown: FigureContext, touched: set[str]) -> tuple[str, float] | None:
+    """The baseline, if it is not itself among the labels whose setting varies."""
+    if shown.baseline is None or shown.baseline in touched:
+        return None
+    estimate = mean_over_domains(shown.study, shown.baseline, shown.rule)
+    return (display_name(shown.baseline), estimate.mean) if estimate else None
+
+
+BENCH_FIGURES: dict[str, Figure[FigureContext]] = {
+    "domains": Figure(
+        "Every held-out domain",
+        "A dot is a method's mean over seeds, its line one standard error to either side.",
+        domain_dots,
+    ),
+    "expected": Figure(
+        "To expect on a new site",
+        "The dot is the mean over held-out domains. Thick: where the mean over all such sites lies with 95 % "
+        "confidence. Thin: where a single new site lies. See the assumption beside the table.",
+        expectations,
+    ),
+    "curves": Figure(
+        "Over the rounds",
+        "Mean over seeds on the held-out domain after every evaluated round; the band is one standard error "
+        "to either side. Click a name to single it out. Nothing here was used to choose a round.",
+        curves,
+        width="full",
+    ),
+    "sensitivity": Figure(
+        "Sensitivity to a setting",
+        "Mean over the held-out domains with its standard error over seeds. The dashed line is the baseline.",
+        sensitivity,
+    ),
+    "sources": Figure(
+        "With more source domains",
+        "Mean over the held-out domains against the number of domains that took part in training.",
+        number_of_sources,
+    ),
+    "matrix": Figure(
+        "Method against method",
+        "Blue: the method of the row is ahead of the one below; brown: behind. The text is the p-value of "
+        "the paired t-test; a star marks what stays significant after Holm's correction for all pairs.",
+        matrix,
+    ),
+}
+
+
+def draw_bench(shown: FigureContext) -> dict[str, Panels]:
+    """All figures that have something to show, by their names in `BENCH_FIGURES`."""
+    with schema_unchecked():
+        drawn = {name: figure.draw(shown) for name, figure in BENCH_FIGURES.items()}
+    return {name: panels for name, panels in drawn.items() if panels}

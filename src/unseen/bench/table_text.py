@@ -1,0 +1,290 @@
+"""Tables as text: what stands in every cell, the same for terminal, Markdown, LaTeX and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from unseen.bench.bench_tables import ResultsTable, TableCell, TableRow
+from unseen.bench.comparisons import PairwiseComparison, compare_all_pairs, p_number
+from unseen.bench.results import JobResult
+from unseen.bench.statistics import ASSUMPTION, LEVEL, Estimate, expected_accuracy, mean_and_error
+from unseen.bench.study import RULE_MEANINGS, RULES, Study, display_name
+from unseen.report.wording import NOTHING, clock, is_share, metric_name, size
+
+MARKS = {"better": "*", "worse": "†", "": ""}
+PUBLISHED = " (published)"
+RULE_WORDS = {**RULES, "none": "nothing, or one round"}
+"""How rounds are chosen, our rules and those that papers have besides."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A cell's words, and whether they are set off."""
+
+    text: str
+    bold: bool = False
+
+
+Line = tuple[Text, ...]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Headers and groups of lines, each with a heading ("" for none); columns but the first are numbers."""
+
+    title: str
+    headers: tuple[str, ...]
+    groups: tuple[tuple[str, tuple[Line, ...]], ...]
+    note: str = ""
+
+
+def number_text(value: float | None, metric: str, decimals: int | None = None) -> str:
+    """A number of a table whose title names the unit: percent with one decimal, else three decimals."""
+    if value is None:
+        return NOTHING
+    if is_share(metric):
+        return f"{100 * value:.{1 if decimals is None else decimals}f}"
+    return f"{value:.{3 if decimals is None else decimals}f}"
+
+
+def estimate_text(
+    estimate: Estimate | None, metric: str, *, planned: int = 0, decimals: int | None = None
+) -> str:
+    """Mean ± standard error, and the number of runs in brackets where some are missing."""
+    if estimate is None:
+        return NOTHING
+    error = f" ± {number_text(estimate.error, metric, decimals)}" if estimate.error is not None else ""
+    runs = f" ({estimate.count})" if estimate.count < planned else ""
+    return number_text(estimate.mean, metric, decimals) + error + runs
+
+
+def unit_text(metric: str) -> str:
+    """The metric and its unit, for titles."""
+    return f"{metric_name(metric)} in %" if is_share(metric) else metric_name(metric)
+
+
+def rule_sentence(rule: str) -> str:
+    """What a selection rule means."""
+    return f"{RULES[rule].capitalize()}: {RULE_MEANINGS[rule]}."
+
+
+def table_sheet(table: ResultsTable) -> Sheet:
+    """The bench's table under one selection rule; a column of runs only where some are missing."""
+    headers = ["method", *table.columns, "mean", *([] if table.complete else ["runs"])]
+    groups = [("", tuple(_line(row, table) for row in table.rows))]
+    found = table.published
+    if found is not None and found.rows:
+        chosen = (
+            f"; round chosen by: {RULE_WORDS.get(found.selection, found.selection)}"
+            if found.selection
+            else ""
+        )
+        groups.append(
+            (f"published in {found.source}{chosen}", tuple(_published(row, table) for row in found.rows))
+        )
+    model = f", {table.model}" if table.model else ""
+    title = f"Held-out {unit_text(table.metric)}{model}, by {RULES[table.rule]}"
+    return Sheet(title, tuple(headers), tuple(groups), _note(table))
+
+
+def rules_sheet(tables: Sequence[ResultsTable]) -> Sheet:
+    """The mean over the held-out domains under all selection rules, side by side."""
+    first = tables[0]
+    lines = tuple(
+        (Text(row.name), *(_cell(table.rows[place].mean, table, planned=table.planned) for table in tables))
+        for place, row in enumerate(first.rows)
+    )
+    model = f", {first.model}" if first.model else ""
+    note = " ".join(rule_sentence(table.rule) for table in tables)
+    return Sheet(
+        f"Mean held-out {unit_text(first.metric)}{model}, by every selection rule",
+        ("method", *(RULES[table.rule] for table in tables)),
+        (("", lines),),
+        note,
+    )
+
+
+def _line(row: TableRow, table: ResultsTable) -> Line:
+    cells = [_cell(cell, table, planned=table.seeds) for cell in row.cells]
+    runs = [] if table.complete else [Text(f"{row.runs} of {table.planned}")]
+    return (Text(row.name), *cells, _cell(row.mean, table, planned=0), *runs)
+
+
+def _published(row: TableRow, table: ResultsTable) -> Line:
+    cells = [
+        Text(estimate_text(cell.estimate, table.metric, decimals=row.decimals))
+        for cell in (*row.cells, row.mean)
+    ]
+    return (Text(row.name + PUBLISHED), *cells, *([] if table.complete else [Text(NOTHING)]))
+
+
+def _cell(cell: TableCell, table: ResultsTable, *, planned: int) -> Text:
+    mark = MARKS[cell.verdict] if cell.estimate else ""
+    return Text(estimate_text(cell.estimate, table.metric, planned=planned) + mark, bold=cell.best)
+
+
+def _note(table: ResultsTable) -> str:
+    parts = [rule_sentence(table.rule)]
+    if table.seeds > 1:
+        parts.append(f"Mean ± standard error over {table.seeds} seeds; bold: best of ours in its column.")
+    elif len(table.rows) > 1:
+        parts.append("One seed, so there is no error; bold: best of ours in its column.")
+    if table.baseline and any(row.mean.verdict for row in table.rows):
+        name = display_name(table.baseline)
+        parts.append(
+            f"{MARKS['better']} significantly better, {MARKS['worse']} significantly worse than {name} "
+            f"(paired t-test over domains and seeds, Holm, p < {LEVEL:g})."
+        )
+    if not table.complete:
+        parts.append(
+            "Runs are missing: a number in brackets says how many a cell has, and only cells with the most "
+            "of their column can be bold."
+        )
+    if table.published and table.published.note:
+        parts.append(table.published.note)
+    return " ".join(parts)
+
+
+Column = tuple[str, Callable[[Sequence[JobResult]], str]]
+
+
+def expectation_sheet(study: Study, rule: str) -> Sheet:
+    """What to expect on a new site: the mean, its interval, and the interval of a single site."""
+    metric, lines = study.metric, list[Line]()
+    for label in study.labels:
+        found = expected_accuracy(study.by_domain(label, rule), metric=metric)
+        if found is not None:
+            spans = ((found.low, found.high), (found.site_low, found.site_high))
+            told = [Text(_span(low, high, metric)) for low, high in spans]
+            mean, count = Text(number_text(found.mean, metric)), Text(str(found.domains))
+            lines.append((Text(display_name(label)), mean, *told, count))
+    headers = ("method", "expected", "mean over such sites", "a single new site", "domains")
+    note = f"Intervals of 95 %. {ASSUMPTION}"
+    title = f"Expected {unit_text(metric)} on a new site{study.in_title}"
+    return Sheet(title, headers, (("", tuple(lines)),), note)
+
+
+def cost_sheet(study: Study) -> Sheet:
+    """One line a method; columns that no run has a number for are left out."""
+    metric = study.metric
+    columns: list[Column] = [
+        ("in-domain", lambda runs: _estimate([run.in_domain for run in runs], metric)),
+        ("worst group", lambda runs: _estimate([run.worst_group for run in runs], metric)),
+        ("lowest run", lambda runs: number_text(_lowest(runs, study), metric)),
+        ("time a run", lambda runs: clock(_mean([run.seconds for run in runs]))),
+        ("sent by clients", lambda runs: size(_mean([run.bytes_up for run in runs]))),
+        ("sent to clients", lambda runs: size(_mean([run.bytes_down for run in runs]))),
+    ]
+    lines: list[list[str]] = []
+    for label in study.labels:
+        runs = [result for result in study.results if result.label == label]
+        lines.append([display_name(label), *(told(runs) if runs else NOTHING for _, told in columns)])
+    kept = [0, *(at for at in range(1, len(columns) + 1) if any(line[at] != NOTHING for line in lines))]
+    headers = ("method", *(name for name, _ in columns))
+    shown: tuple[Line, ...] = tuple(tuple(Text(line[at]) for at in kept) for line in lines)
+    note = (
+        f"Means over the finished runs; {unit_text(metric)} where no unit stands. In-domain: test data of "
+        "the sources. Lowest run: the held-out domain and seed that went worst. Times depend on the machine."
+    )
+    title = f"At home, and at what cost{study.in_title}"
+    return Sheet(title, tuple(headers[at] for at in kept), (("", shown),), note)
+
+
+def _span(low: float | None, high: float | None, metric: str) -> str:
+    return NOTHING if low is None else f"{number_text(low, metric)} to {number_text(high, metric)}"
+
+
+def _lowest(runs: Sequence[JobResult], study: Study) -> float | None:
+    rule = study.rules[0] if study.rules else ""
+    return min((run.accuracy[rule] for run in runs if rule in run.accuracy), default=None)
+
+
+def _estimate(values: Sequence[float | None], metric: str) -> str:
+    return estimate_text(mean_and_error(value for value in values if value is not None), metric)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    found = mean_and_error(values)
+    return found.mean if found else None
+
+
+def statistics_sheet(study: Study, rule: str, found: Sequence[PairwiseComparison]) -> Sheet:
+    """Each method against the baseline: difference, both tests, their correction and the effect's size."""
+    first = found[0]
+    share = is_share(first.metric)
+    lines = tuple(
+        (
+            Text(display_name(each.ours)),
+            Text(_difference(each), bold=each.significant),
+            Text(_p(each.runs.t_p)),
+            Text(_p(each.corrected_p), bold=each.significant),
+            Text(_p(each.runs.wilcoxon_p)),
+            Text(NOTHING if each.runs.effect_size is None else f"{each.runs.effect_size:+.2f}"),
+            Text(
+                str(each.runs.pairs)
+                + (f" of {each.runs.pairs + each.runs.missing}" if each.runs.missing else "")
+            ),
+            Text(_p(each.domains.t_p)),
+        )
+        for each in found
+    )
+    headers = (
+        "method",
+        "points (95 % interval)" if share else "difference (95 % interval)",
+        "p, t-test",
+        "p, Holm",
+        "p, Wilcoxon",
+        "effect size",
+        "pairs",
+        "p over domains",
+    )
+    note = (
+        "A pair is two runs with the same held-out domain and seed. Holm corrects the t-test for all "
+        "comparisons of this table. The effect size is Cohen's d of the pairs. The last column averages "
+        "seeds first and takes every domain as one observation: would it be seen on other domains too?"
+    )
+    title = f"Against {display_name(first.baseline)}{study.in_title}, by {RULES[rule]}"
+    return Sheet(title, headers, (("", lines),), note)
+
+
+def matrix_sheet(study: Study, rule: str) -> Sheet:
+    """Method against method: p-values of paired t-tests, bold where significant after Holm's correction."""
+    found = {(each.ours, each.baseline): each for each in compare_all_pairs(study, rule)}
+    lines = []
+    for ours in study.labels:
+        cells = [Text(display_name(ours))]
+        for other in study.labels:
+            each = found.get((ours, other)) or found.get((other, ours))
+            if each is None:
+                cells.append(Text(""))
+                continue
+            sign = "" if each.runs.same or not each.runs.pairs else _sign(each, ours)
+            cells.append(Text(f"{sign}{_p(each.runs.t_p)}", bold=each.significant))
+        lines.append(tuple(cells))
+    note = (
+        "p-values of the paired t-test, not corrected; + means that the method of the row is ahead, − that "
+        f"it is behind. Bold: p < {LEVEL:g} also after Holm's correction for all pairs of methods."
+    )
+    headers = ("method", *(display_name(label) for label in study.labels))
+    return Sheet("Method against method", headers, (("", tuple(lines)),), note)
+
+
+def _difference(each: PairwiseComparison) -> str:
+    runs, scale = each.runs, 100 if is_share(each.metric) else 1
+    digits = 1 if scale == 100 else 3
+    if not runs.pairs:
+        return NOTHING
+    shown = f"{scale * runs.difference:+.{digits}f}"
+    if runs.low is None or runs.high is None:
+        return shown
+    return f"{shown} ({scale * runs.low:+.{digits}f} to {scale * runs.high:+.{digits}f})"
+
+
+def _sign(each: PairwiseComparison, ours: str) -> str:
+    ahead = (each.runs.difference > 0) == (each.ours == ours)
+    return "" if each.runs.difference == 0 else "+ " if ahead else "− "
+
+
+def _p(p: float | None) -> str:
+    return NOTHING if p is None else p_number(p)
