@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import ssl
 import subprocess
@@ -12,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from unseen.deploy.flower.compat import CONNECTED_LOG, REFUSED_LOG
 from unseen.deploy.flower.prefork import write_launchers
 from unseen.deploy.flower.processes import Process, start_prefork, start_supernode, stop_process
 from unseen.deploy.invitation import Invitation
@@ -23,8 +23,6 @@ from unseen.errors import UnseenError, UsageError
 SHORTEST_PAUSE, LONGEST_PAUSE = 3.0, 30.0
 """Seconds between two attempts; after a failure twice as many as before."""
 LOOK_SECONDS = 0.5
-CONNECTED = re.compile(r"SuperNode ID: \d+")
-REFUSED = "[code: 2004]"
 Say = Callable[[str], None]
 
 
@@ -142,10 +140,10 @@ class Connection:
                     process.wait(LOOK_SECONDS)
                 if not connected:
                     said = _log_from(home, start)
-                    connected = CONNECTED.search(said) is not None
+                    connected = CONNECTED_LOG.search(said) is not None
                     if connected:
                         self._let_in()
-                    elif REFUSED in said:
+                    elif REFUSED_LOG in said:
                         break
                 for words in (words for line in self.ledger.new() for words in describe_entry(line)):
                     self.say(words)
@@ -168,9 +166,9 @@ def _log_from(home: SiteHome, start: int) -> str:
 
 
 def _reason(home: SiteHome, log: str) -> str:
-    if REFUSED in log and home.been_inside.exists():
+    if REFUSED_LOG in log and home.been_inside.exists():
         return "the coordinator still waits for this site's last connection to end (up to a minute)"
-    if REFUSED in log:
+    if REFUSED_LOG in log:
         public, site = home.key.public, home.invitation.site
         return (
             f"the coordinator does not know this site's key yet: send it {public}, there they run\n"

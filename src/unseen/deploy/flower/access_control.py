@@ -1,8 +1,8 @@
-"""A SuperLink whose door for sites is open to the network and whose other doors are not.
+"""A SuperLink that serves sites over the network and everything else to this machine only.
 
-Flower serves three interfaces on one port: for sites (with their keys), for those who hand in jobs and
-register keys, and for its own processes. The last two ask for no key, and a job is code that runs at every
-site. So requests for them are answered only if they come from this machine.
+Flower serves three APIs on one port: one for sites (authenticated by their keys), one for submitting jobs and
+registering keys, and one for its own processes. The last two require no key, and a job is code that runs at
+every site. So their requests are answered only if they come from this machine.
 
     python -m unseen.deploy.flower.access_control ...    takes the arguments of `flower-superlink`
 """
@@ -23,9 +23,9 @@ from unseen.errors import UnseenError
 
 FOR_SITES = ("/v1/fleet/",)
 FOREIGN = "203.0.113.1"
-"""An address of nobody, kept for examples."""
+"""A documentation address (RFC 5737), which belongs to nobody."""
 TRUSTED_PROXIES = {"FORWARDED_ALLOW_IPS": "127.0.0.1"}
-"""Whose word on where a request came from is taken: that of a proxy on this machine, nobody else's."""
+"""Trust `X-Forwarded-For` from a proxy on this machine only."""
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -33,13 +33,13 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class AccessControl:
-    """Stands before a web application and turns away what is not for those who ask."""
+    """ASGI middleware that refuses requests which the caller may not make."""
 
     def __init__(self, app: App) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or answer 403."""
+        """Pass a request on, or answer 403."""
         if scope["type"] == "lifespan" or is_allowed(scope):
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
@@ -52,12 +52,12 @@ class AccessControl:
 
 
 def is_allowed(scope: Scope) -> bool:
-    """Whether a request is for sites, or comes from this machine."""
+    """Return whether a request is for the sites' API or comes from this machine."""
     return str(scope.get("path", "")).startswith(FOR_SITES) or _from_here(scope)
 
 
 def _from_here(scope: Scope) -> bool:
-    """Whether the other end has a loopback address, or the very address it speaks to."""
+    """Return whether the caller has a loopback address, or the same address as the server."""
     client, server = scope.get("client"), scope.get("server")
     if not client or not server:
         return False
@@ -69,29 +69,18 @@ def _from_here(scope: Scope) -> bool:
 
 
 def main() -> None:
-    """Run Flower's SuperLink behind the gate. Whether it stands there is tried out by `unseen up`."""
-    from unseen.deploy.flower.compat import require_flower
+    """Run Flower's SuperLink behind the access control; `unseen up` then checks that it is really closed."""
+    from unseen.deploy.flower.compat import require_flower, run_superlink
 
     require_flower()
     os.environ.update(TRUSTED_PROXIES)
-    from flwr.superlink import main as superlink
-    from flwr.superlink.cli import flower_superlink
-
-    create_app = superlink.create_app
-
-    def guarded(*arguments: Any, **options: Any) -> Any:
-        app = create_app(*arguments, **options)
-        app.add_middleware(AccessControl)
-        return app
-
-    superlink.create_app = guarded
-    flower_superlink()
+    run_superlink(AccessControl)
 
 
 def require_closed(address: str, ca: Path) -> None:
-    """Ask like someone from outside, and do not go on if that is answered.
+    """Send a control request as if from outside, and fail unless it is refused.
 
-    A request that came through a proxy on this machine counts as coming from where the proxy says.
+    A request through a proxy on this machine counts as coming from the address that the proxy reports.
     """
     url = f"https://{address}/v1/control/list-nodes"
     request = Request(url, data=b"", headers={"X-Forwarded-For": FOREIGN}, method="POST")

@@ -1,9 +1,9 @@
-"""App processes that start warm: Flower starts one for every message, and importing PyTorch costs seconds.
+"""Pre-forked app processes: Flower starts one per message, and importing PyTorch takes seconds.
 
 SuperNode and SuperLink start such processes as `flwr-clientapp` and `flwr-serverapp`, looked up in PATH.
-There we put scripts of these names: they hand their arguments to a process that has imported everything
-already and forks from itself. Every message still gets a fresh process. Where the warm process cannot be
-reached, a script becomes Flower's own program, so nothing depends on this but speed.
+Launcher scripts of these names, placed first in PATH, pass their arguments to a server process that has
+imported everything already and forks per request. Every message still gets a fresh process. If the server cannot
+be reached, a launcher runs Flower's own program, so that only speed depends on this.
 
     python -m unseen.deploy.flower.prefork FOLDER    serves forks until the process that started it ends
 """
@@ -21,13 +21,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from unseen.deploy.flower.compat import flower_program
+from unseen.deploy.flower.compat import APP_PROGRAMS, app_entry_points, flower_program
 from unseen.fileio import write_text
 
-PROGRAMS = ("flwr-clientapp", "flwr-serverapp")
 SOCKET = "requests"
-CHECK_SECONDS = 0.5
-HAND_OVER = """\
+POLL_SECONDS = 0.5
+CONNECT_SCRIPT = """\
 import json, os, socket, sys
 place, *arguments = sys.argv[1:]
 request = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
@@ -41,27 +40,27 @@ with socket.socket(socket.AF_UNIX) as pipe:
 
 
 def write_launchers(folder: Path) -> None:
-    """Write the scripts; `folder` is to stand first in PATH. Only this user can open it."""
+    """Write the launcher scripts; `folder` goes first in PATH and is accessible to this user only."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
-    for program in PROGRAMS:
+    for program in APP_PROGRAMS:
         python, place, real = (
             shlex.quote(str(part)) for part in (sys.executable, folder.absolute(), flower_program(program))
         )
-        hand_over = f'{python} -I -S -c {shlex.quote(HAND_OVER)} {place} {program} "$@" 3>&2 2>/dev/null'
-        write_text(folder / program, f'#!/bin/sh\n{hand_over} || exec {real} "$@"\n')
+        connect = f'{python} -I -S -c {shlex.quote(CONNECT_SCRIPT)} {place} {program} "$@" 3>&2 2>/dev/null'
+        write_text(folder / program, f'#!/bin/sh\n{connect} || exec {real} "$@"\n')
         (folder / program).chmod(0o755)
 
 
 def serve(folder: Path) -> None:
-    """Fork a process for every request until the parent ends."""
+    """Fork one process per request until the parent process ends."""
     parent = os.getppid()
-    programs = _programs()
+    programs = _import_programs()
     children: set[int] = set()
     with socket.socket(socket.AF_UNIX) as listener:
         _bind(listener, folder)
         listener.listen(128)
-        listener.settimeout(CHECK_SECONDS)
+        listener.settimeout(POLL_SECONDS)
         while os.getppid() == parent:
             children = {child for child in children if os.waitpid(child, os.WNOHANG)[0] == 0}
             with suppress(TimeoutError):
@@ -75,7 +74,7 @@ def serve(folder: Path) -> None:
 
 
 def _bind(listener: socket.socket, folder: Path) -> None:
-    """Listen in the folder, wherever it lies: names of sockets are short, so go there for the moment."""
+    """Bind a socket in the folder; change into it first, since socket paths must be short."""
     before = Path.cwd()
     os.chdir(folder)
     Path(SOCKET).unlink(missing_ok=True)
@@ -83,22 +82,20 @@ def _bind(listener: socket.socket, folder: Path) -> None:
     os.chdir(before)
 
 
-def _programs() -> dict[str, Callable[[], None]]:
-    """Import all that the processes need. No computation: threads would not survive a fork."""
-    from flwr.superlink.cli import flwr_serverapp
-    from flwr.supernode.cli import flwr_clientapp
-
+def _import_programs() -> dict[str, Callable[[], None]]:
+    """Import all that app processes need, without computing anything: threads would not survive a fork."""
     import unseen.deploy.apps
     import unseen.deploy.coordinator
     import unseen.deploy.ledger
     import unseen.deploy.site  # noqa: F401
 
+    programs = app_entry_points()
     gc.freeze()
-    return {"flwr-clientapp": flwr_clientapp, "flwr-serverapp": flwr_serverapp}
+    return programs
 
 
 def _become_app(pipe: socket.socket, programs: Mapping[str, Callable[[], None]]) -> None:
-    """Be one of Flower's programs, in a child of the warm process, with the caller's surroundings."""
+    """Run one of Flower's programs in this forked child, with the launcher's environment and output."""
     code = 1
     try:
         _, outputs, *_ = socket.recv_fds(pipe, 1, 2)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from unseen.deploy.flower.compat import NODE_UNAVAILABLE
 from unseen.deploy.flower.message import SiteMessage, from_flower_record, to_flower_record
 from unseen.engine.base import NoAnswer
 from unseen.errors import UnseenError
@@ -22,8 +23,6 @@ MESSAGE_TYPES = {
     "consult": "train",
     "evaluate": "evaluate",
 }
-LEFT = 5
-"""Flower's code for a site that went away in the middle of its work."""
 Welcome = Callable[[str, dict[str, Any]], str | None]
 """Called with a new site's name and what it says of its data; returns why it cannot take part, or None."""
 
@@ -153,7 +152,7 @@ class Sites:
 
 def _read(reply: Message) -> SiteMessage | NoAnswer:
     if reply.has_error():
-        if reply.error.code == LEFT:
+        if reply.error.code == NODE_UNAVAILABLE:
             return NoAnswer("went away in the middle of its work")
         return NoAnswer(f"failed at the site: {reply.error.reason}")
     try:
