@@ -2,8 +2,8 @@
 
 SuperNode and SuperLink start such processes as `flwr-clientapp` and `flwr-serverapp`, looked up in PATH.
 Launcher scripts of these names, placed first in PATH, pass their arguments to a server process that has
-imported everything already and forks per request. Every message still gets a fresh process. If the server cannot
-be reached, a launcher runs Flower's own program, so that only speed depends on this.
+imported everything already and forks per request. Every message still gets a fresh process. If the server
+cannot be reached, a launcher runs Flower's own program, so that only speed depends on this.
 
     python -m unseen.deploy.flower.prefork FOLDER    serves forks until the process that started it ends
 """
