@@ -27,15 +27,15 @@ from torch import Tensor
 from unseen.aggregation import (
     align_conflicts,
     combine_clients,
-    gram,
+    draw_visit_order,
     layer_distances,
     layerwise_weighted_sum,
-    normalised,
+    normalize_weights,
     project_conflicts,
-    random_order,
     sign_agreement,
     weighted_mean,
 )
+from unseen.aggregation import gradient_surgery as gram
 from unseen.models import Kind, Layout, ModelFacts, build_model
 
 SPREAD = 1e-4
@@ -62,7 +62,7 @@ def client_states(clients: int, weights: Tensor) -> Tensor:
 def kernels(rows: Tensor, weights: Tensor, layout: Layout) -> Kernels:
     """The kernels as methods call them."""
     trained, uniform = layout.extent(Kind.PARAMETER), torch.ones(len(rows), dtype=torch.float64)
-    order = random_order([str(number) for number in range(len(rows))], torch.Generator().manual_seed(0))
+    order = draw_visit_order([str(number) for number in range(len(rows))], torch.Generator().manual_seed(0))
     shares = torch.full((len(layer_weights(rows[:1], layout)), len(rows)), 1 / len(rows), dtype=torch.float64)
 
     def ppdg() -> Tensor:
@@ -86,12 +86,12 @@ def kernels(rows: Tensor, weights: Tensor, layout: Layout) -> Kernels:
 
 def layer_weights(rows: Tensor, layout: Layout) -> Tensor:
     """CSAC's divergence weights."""
-    return torch.stack([normalised(values) for values in layer_distances(rows, layout).values])
+    return torch.stack([normalize_weights(values) for values in layer_distances(rows, layout).values])
 
 
 def literal_forms(rows: Tensor, weights: Tensor, layout: Layout) -> Kernels:
     """The same results as papers and most code bases write them down."""
-    order = random_order([str(number) for number in range(len(rows))], torch.Generator().manual_seed(0))
+    order = draw_visit_order([str(number) for number in range(len(rows))], torch.Generator().manual_seed(0))
     trained = layout.extent(Kind.PARAMETER)
 
     def mean() -> Tensor:
@@ -151,8 +151,8 @@ def weight_error(rows: Tensor, layout: Layout, *, largest: int = 300_000) -> flo
         place = layer.slices[0]
         if place.stop - place.start <= largest:
             part = rows[:, place].double()
-            right = normalised((part - part.mean(dim=0)).norm(dim=1))
-            worst = max(worst, float(((normalised(values) - right).abs() / right).max()))
+            right = normalize_weights((part - part.mean(dim=0)).norm(dim=1))
+            worst = max(worst, float(((normalize_weights(values) - right).abs() / right).max()))
     return worst
 
 

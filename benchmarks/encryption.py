@@ -24,12 +24,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
-from unseen.privacy.chunks import from_rows, magnitude_of, rows_needed, to_rows
-from unseen.privacy.encrypted_gram import gram_matrix
-from unseen.privacy.encrypted_sum import factors
+from unseen.privacy.he.aggregate import decode_gram, rescale_factors
+from unseen.privacy.he.ciphertext_packing import count_rows, find_magnitude, from_rows, to_rows
 from unseen.privacy.he.ckks import DEGREE, PRIMES, KeyHolder
-from unseen.privacy.he.encrypted_server import EncryptedServer
-from unseen.privacy.he.server_process import ServerProcess
+from unseen.privacy.he.server_process import EncryptedServer, ServerProcess
 
 SPREAD = 1e-3
 """Length of an update's single numbers."""
@@ -58,21 +56,21 @@ def one_round(numbers: int, clients: int, process: ServerProcess) -> dict[str, A
     public = holder.public(products=True)
     watch.time("open public context", lambda: process.run(EncryptedServer.open, public))
     names = [str(number) for number in range(clients)]
-    magnitudes = {name: magnitude_of(update) for name, update in zip(names, updates, strict=True)}
+    magnitudes = {name: find_magnitude(update) for name, update in zip(names, updates, strict=True)}
     sent: dict[str, list[bytes]] = {}
     for name, update in zip(names, updates, strict=True):
         rows = to_rows(update, magnitudes[name])
         sent[name] = watch.time("client encrypts", lambda rows=rows: [holder.encrypt(row) for row in rows])
         watch.time("server takes one", lambda name=name: process.run(EncryptedServer.take, name, sent[name]))
-    count = rows_needed(numbers)
+    count = count_rows(numbers)
     products = watch.time("server: Gram matrix", lambda: process.run(EncryptedServer.gram, count))
     entries = watch.time(
         "key holder: Gram matrix", lambda: np.array([holder.decrypt(part)[0] for part in products])
     )
-    found = gram_matrix(
+    found = decode_gram(
         entries, clients=clients, rows=count, magnitudes=torch.tensor(list(magnitudes.values()))
     ).numpy()
-    part = factors(dict.fromkeys(names, 1 / clients), magnitudes)
+    part = rescale_factors(dict.fromkeys(names, 1 / clients), magnitudes)
     summed = watch.time(
         "server: weighted sum",
         lambda: process.run(EncryptedServer.weighted_sum, range(count), part.of_clients),

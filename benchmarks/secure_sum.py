@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from measure import options, report
 
-from unseen.privacy.facts import Message
-from unseen.privacy.masking import Session
-from unseen.privacy.unmasking import (
+from unseen.privacy.context import Message
+from unseen.privacy.secagg.masking import MaskingSession
+from unseen.privacy.secagg.unmasking import (
     ADVERTISE,
     DEAL,
     PART,
@@ -25,7 +25,7 @@ from unseen.privacy.unmasking import (
     SHARES,
     STEP,
     SURVIVORS,
-    form_circle,
+    form_cohort,
     open_sum,
 )
 
@@ -36,7 +36,7 @@ class Clients:
     """Some clients' memories, and answers to the server's questions."""
 
     def __init__(self, count: int) -> None:
-        self.sessions = {f"c{number}": Session({}, ROUND) for number in range(count)}
+        self.sessions = {f"c{number}": MaskingSession({}, ROUND) for number in range(count)}
         self.seconds = 0.0
 
     def ask(self, messages: dict[str, Message]) -> dict[str, Message]:
@@ -47,7 +47,7 @@ class Clients:
         return answers
 
     @staticmethod
-    def _answer(session: Session, message: Message) -> Message:
+    def _answer(session: MaskingSession, message: Message) -> Message:
         if torch.equal(message[STEP], ADVERTISE):
             return session.advertise()
         roster = message[ROSTER]
@@ -70,7 +70,7 @@ def more_than_half(clients: int) -> int:
 def play(count: int, size: int) -> dict[str, Any]:
     """One round: keys, shares, masks, and the sum of all but one."""
     clients = Clients(count)
-    circle = form_circle(tuple(clients.sessions), clients.ask, needed=more_than_half)
+    circle = form_cohort(tuple(clients.sessions), clients.ask, needed=more_than_half)
     numbers = {
         name: np.random.default_rng(place).integers(0, 2**40, size, dtype=np.uint64)
         for place, name in enumerate(clients.sessions)

@@ -12,15 +12,15 @@ from torch import nn
 from unseen.aggregation import (
     combine_clients,
     cosines,
-    gram,
     layer_distances,
-    layers_of,
     layerwise_weighted_sum,
     sign_agreement,
+    split_layers,
     weighted_mean,
     weighted_sum,
 )
-from unseen.aggregation.blocks import BLOCK_BYTES, block_width
+from unseen.aggregation import gradient_surgery as gram
+from unseen.aggregation.blockwise import BLOCK_BYTES, block_width
 from unseen.models import Kind, Layout
 
 METRICS = ("l2", "l1", "cosine")
@@ -101,7 +101,7 @@ def test_distances_to_the_mean(metric, grouping, clients, width, seed):
     found = layer_distances(rows, LAYOUT, metric=metric, grouping=grouping, width=width)
     again = layer_distances(rows, LAYOUT, metric=metric, grouping=grouping)
     torch.testing.assert_close(found.values, again.values, rtol=1e-12, atol=1e-12)
-    assert found.layers == layers_of(LAYOUT, grouping)
+    assert found.layers == split_layers(LAYOUT, grouping)
     for layer, values in zip(found.layers, found.values, strict=True):
         expected = naive_distances(rows, layer, metric)
         np.testing.assert_allclose(values, expected.astype(float), rtol=1e-9, atol=1e-12)
@@ -146,7 +146,7 @@ def test_cosine_of_zero_parallel_and_opposite_layers():
 
 
 def test_layers_are_tensors_or_modules_and_never_counters():
-    tensors, modules = layers_of(LAYOUT), layers_of(LAYOUT, "module")
+    tensors, modules = split_layers(LAYOUT), split_layers(LAYOUT, "module")
     assert "1.running_var" in [layer.name for layer in tensors]
     assert [layer.name for layer in modules] == ["0", "1", "2"]
     assert [len(layer.slices) for layer in modules] == [2, 4, 2]
@@ -161,7 +161,7 @@ def test_layers_are_tensors_or_modules_and_never_counters():
 @given(clients=st.integers(1, 8), seed=st.integers(0, 2**31))
 def test_layerwise_sum_is_the_literal_one(grouping, clients, seed):
     rows = states(clients, seed=seed)
-    layers = layers_of(LAYOUT, grouping)
+    layers = split_layers(LAYOUT, grouping)
     weights = rows[:, : len(layers)].t().abs().double()
     merged = layerwise_weighted_sum(rows, weights, layout=LAYOUT, grouping=grouping)
     for layer, own in zip(layers, weights, strict=True):
@@ -173,7 +173,7 @@ def test_layerwise_sum_is_the_literal_one(grouping, clients, seed):
 
 def test_layerwise_sum_of_one_client_is_the_identity_and_wrong_shapes_are_refused():
     rows = states(1)
-    ones = torch.ones(len(layers_of(LAYOUT)), 1, dtype=torch.float64)
+    ones = torch.ones(len(split_layers(LAYOUT)), 1, dtype=torch.float64)
     assert torch.equal(layerwise_weighted_sum(rows, ones, layout=LAYOUT), rows[0])
     with pytest.raises(ValueError, match="do not fit"):
         layerwise_weighted_sum(rows, ones[1:], layout=LAYOUT)

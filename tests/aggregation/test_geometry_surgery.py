@@ -8,7 +8,8 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from unseen.aggregation import VisitOrder, align_conflicts, gram, project_conflicts, random_order
+from unseen.aggregation import VisitOrder, align_conflicts, draw_visit_order, project_conflicts
+from unseen.aggregation import gradient_surgery as gram
 
 KINDS = ("conflicting", "agreeing", "identical", "with zeros", "opposite", "scattered")
 
@@ -107,7 +108,7 @@ def test_conflicts_and_cosines_are_those_of_the_vectors(case):
 
 def test_agreeing_vectors_are_left_alone_unless_always_is_asked():
     vectors = np.abs(make_vectors("scattered", 5, 40, 1))
-    order = random_order("abcde", torch.Generator().manual_seed(0))
+    order = draw_visit_order("abcde", torch.Generator().manual_seed(0))
     still = align_conflicts(gram_of(vectors), strength=0.2, order=order)
     moved = align_conflicts(gram_of(vectors), strength=0.2, order=order, always=True)
     assert torch.equal(still.coefficients, torch.eye(5, dtype=torch.float64)) and still.steps == 0
@@ -132,8 +133,8 @@ def test_alignment_meets_the_changed_vector_and_projection_the_original():
 def test_orders_follow_the_names_not_the_rows(clients, seed, random):
     names = [f"client {number}" for number in range(clients)]
     shuffled = random.sample(names, clients)
-    one = random_order(names, torch.Generator().manual_seed(seed))
-    other = random_order(shuffled, torch.Generator().manual_seed(seed))
+    one = draw_visit_order(names, torch.Generator().manual_seed(seed))
+    other = draw_visit_order(shuffled, torch.Generator().manual_seed(seed))
     assert [names[i] for i in one.clients] == [shuffled[i] for i in other.clients]
     for name in names:
         mine, theirs = one.partners[names.index(name)], other.partners[shuffled.index(name)]
@@ -143,17 +144,17 @@ def test_orders_follow_the_names_not_the_rows(clients, seed, random):
 
 def test_records_stay_small_with_many_clients():
     few, many = (make_vectors("conflicting", clients, 30, 0) for clients in (4, 40))
-    record = project_conflicts(gram_of(few), order=random_order("abcd", torch.Generator()))
+    record = project_conflicts(gram_of(few), order=draw_visit_order("abcd", torch.Generator()))
     assert np.shape(record.diagnostics(steps="steps")["cosines"]) == (4, 4)
     names = [str(number) for number in range(40)]
-    big = project_conflicts(gram_of(many), order=random_order(names, torch.Generator()))
+    big = project_conflicts(gram_of(many), order=draw_visit_order(names, torch.Generator()))
     assert "cosines" not in big.diagnostics(steps="steps")
     assert big.diagnostics(steps="steps")["conflicting_pairs"] == big.conflicts > 0
 
 
 def test_mean_cosine_is_over_pairs():
     vectors = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])
-    order = random_order("abc", torch.Generator())
+    order = draw_visit_order("abc", torch.Generator())
     found = project_conflicts(gram_of(vectors), order=order).diagnostics(steps="projection_steps")
     assert found["mean_cosine"] == pytest.approx(-1 / 3)
     assert found["conflicting_pairs"] == 1 and found["projection_steps"] == 2

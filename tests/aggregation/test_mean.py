@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from unseen.aggregation import normalised, weighted_mean
+from unseen.aggregation import normalize_weights, weighted_mean
 from unseen.models import FlatState, Kind, Layout
 
 PLAIN = Layout.of(nn.Linear(3, 2))
@@ -52,13 +52,13 @@ def test_one_client_and_identical_clients_are_the_identity(case):
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=10))
 def test_weights_sum_to_one(weights):
-    assert float(normalised(torch.tensor(weights, dtype=torch.float64)).sum()) == pytest.approx(1)
+    assert float(normalize_weights(torch.tensor(weights, dtype=torch.float64)).sum()) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("weights", [[1.0, -1.0], [float("nan"), 1.0]])
 def test_impossible_weights_are_refused(weights):
     with pytest.raises(ValueError, match="weights must be"):
-        normalised(torch.tensor(weights))
+        normalize_weights(torch.tensor(weights))
 
 
 def test_buffers_follow_their_policy():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from unseen.aggregation import Layer, layers_of, pair_distances, shown_layers
+from unseen.aggregation import Layer, pair_distances, select_recorded_layers, split_layers
 from unseen.models import Layout
 
 LAYERS = (Layer("first", (slice(0, 3), slice(7, 9))), Layer("second", (slice(3, 7),)))
@@ -50,5 +50,8 @@ def test_equal_models_are_at_no_distance():
 
 def test_layers_with_a_kernel_or_matrix_are_shown():
     layout = Layout.of(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 2)))
-    layers = layers_of(layout)
-    assert [layers[place].name for place in shown_layers(layers, layout)] == ["0.weight", "2.weight"]
+    layers = split_layers(layout)
+    assert [layers[place].name for place in select_recorded_layers(layers, layout)] == [
+        "0.weight",
+        "2.weight",
+    ]

@@ -15,7 +15,7 @@ from unseen.audit.observed import Observed, chosen_images, observe, single_step
 from unseen.audit.reading import read_message, read_state
 from unseen.audit.views import views
 from unseen.engine import Experiment
-from unseen.privacy import keys, make_protection
+from unseen.privacy import crypto, make_protection
 from unseen.seeding import torch_generator
 
 EFFORT = Effort(iterations=200, restarts=1)
@@ -91,7 +91,7 @@ def test_without_masks_the_same_reading_would_be_the_gradient(make_experiment, m
     """So the attack on masked numbers fails because of the masks, not because it misreads them."""
     import numpy as np
 
-    monkeypatch.setattr(keys, "mask", lambda seed, count: np.zeros(count, dtype=np.uint64))
+    monkeypatch.setattr(crypto, "mask", lambda seed, count: np.zeros(count, dtype=np.uint64))
     experiment = make_experiment()
     bare, plain = Round(experiment, "secure-sum"), Round(experiment, "none")
     lr = experiment.plan.lr

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from unseen.aggregation import ServerWork, Updates, layer_distances, layers_of
-from unseen.aggregation.divergence import divergence_weights
+from unseen.aggregation import ServerWork, Updates, layer_distances, split_layers
+from unseen.aggregation.distances import divergence_weights
 from unseen.methods import make_method
 from unseen.methods.csac.projections import Projections, geometry
 from unseen.models import Entry, FlatState, Kind, Layout
@@ -171,7 +171,7 @@ def test_the_server_merges_by_equations_3_and_4(metric, strategy, layer, clients
     if clients == 1 and strategy == "similarity":
         strategy = "average"
     merged, _ = merge(rows, layout, metric=metric, strategy=strategy, layer=layer)
-    for part in layers_of(layout, layer):
+    for part in split_layers(layout, layer):
         states = [torch.cat([row[place] for place in part.slices]).double() for row in rows]
         found = torch.cat([merged[place] for place in part.slices]).double()
         weights = literal_weights(states, metric=metric, strategy=strategy)

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from torch.nn import functional as F
 
-from unseen.aggregation import ServerWork, Updates, adjusted_weights, weighted_mean
+from unseen.aggregation import ServerWork, Updates, adjust_weights, weighted_mean
 from unseen.data import DataSet, Samples
 from unseen.engine import Workspace
 from unseen.engine.experiment import RoundStart
@@ -114,7 +114,7 @@ SIZES = st.lists(st.floats(0.01, 1), min_size=1, max_size=8)
 def test_weights_stay_weights(sizes, random, step, centred):
     weights = torch.tensor(sizes, dtype=torch.float64)
     gaps = torch.tensor([random.uniform(-2, 3) for _ in sizes], dtype=torch.float64)
-    moved = adjusted_weights(weights, gaps, step=step, centred=centred)
+    moved = adjust_weights(weights, gaps, step=step, centred=centred)
     assert (moved >= 0).all() and torch.isclose(moved.sum(), weights.sum())
     if step == 0 or (len(sizes) == 1 and centred):
         assert torch.equal(moved, weights)
@@ -123,18 +123,18 @@ def test_weights_stay_weights(sizes, random, step, centred):
 def test_the_worse_served_client_gains():
     weights = torch.full((3,), 1 / 3, dtype=torch.float64)
     gaps = torch.tensor([0.1, 0.2, 0.6], dtype=torch.float64)
-    moved = adjusted_weights(weights, gaps, step=0.3)
+    moved = adjust_weights(weights, gaps, step=0.3)
     torch.testing.assert_close(moved, 1 / 3 + 0.1 * torch.tensor([-2 / 3, -1 / 3, 1.0]).double())
-    as_released = adjusted_weights(weights, gaps, step=0.3, centred=False)
+    as_released = adjust_weights(weights, gaps, step=0.3, centred=False)
     raw = 1 / 3 + 0.1 * torch.tensor([1 / 6, 1 / 3, 1.0]).double()
     torch.testing.assert_close(as_released, raw / raw.sum())
 
 
 def test_equal_gaps_change_nothing():
     weights = torch.tensor([0.2, 0.8], dtype=torch.float64)
-    assert torch.equal(adjusted_weights(weights, torch.zeros(2), step=0.5), weights)
-    assert torch.equal(adjusted_weights(weights, torch.ones(2), step=0.5), weights)
-    assert torch.equal(adjusted_weights(weights, torch.zeros(2), step=0.5, centred=False), weights)
+    assert torch.equal(adjust_weights(weights, torch.zeros(2), step=0.5), weights)
+    assert torch.equal(adjust_weights(weights, torch.ones(2), step=0.5), weights)
+    assert torch.equal(adjust_weights(weights, torch.zeros(2), step=0.5, centred=False), weights)
 
 
 def server_work(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from unseen.aggregation import ServerWork, Updates, random_order, weighted_mean
+from unseen.aggregation import ServerWork, Updates, draw_visit_order, weighted_mean
 from unseen.methods import make_method
 from unseen.models import FlatState, Kind
 
@@ -35,7 +35,7 @@ def literal_pcgrad(work: ServerWork) -> torch.Tensor:
     trained = work.updates.layout.extent(Kind.PARAMETER)
     originals = work.updates.rows[:, trained].double() - work.weights[trained].double()
     hats = list(originals.clone())
-    order = random_order(work.updates.clients, work.generator("order of projection"))
+    order = draw_visit_order(work.updates.clients, work.generator("order of projection"))
     for i in order.clients:
         for j in order.partners[i]:
             inner = hats[i] @ originals[j]

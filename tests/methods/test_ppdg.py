@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from unseen.aggregation import ServerWork, Updates, random_order, weighted_mean
+from unseen.aggregation import ServerWork, Updates, draw_visit_order, weighted_mean
 from unseen.errors import UsageError
 from unseen.methods import make_method
 from unseen.models import FlatState, Kind
@@ -39,7 +39,7 @@ def literal_ppdg(work: ServerWork, *, strength: float, always: bool = False) -> 
     trained = work.updates.layout.extent(Kind.PARAMETER)
     start = work.weights[trained].double()
     hats = list(work.updates.rows[:, trained].double() - start)
-    order = random_order(work.updates.clients, work.generator("order of alignment"))
+    order = draw_visit_order(work.updates.clients, work.generator("order of alignment"))
     for i in order.clients:
         for j in order.partners[i]:
             if i != j and (always or hats[i] @ hats[j] < 0):

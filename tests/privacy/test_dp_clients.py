@@ -14,13 +14,13 @@ from torch import nn
 from unseen.errors import UsageError
 from unseen.methods import METHODS, make_method
 from unseen.models import Layout
-from unseen.privacy import MethodFacts, PlannedRun, Received, ServerSide, make_protection
-from unseen.privacy.dp_clients import WITHIN, DPClients
+from unseen.privacy import MethodTraits, PlannedRun, ReceivedUpdate, ServerContext, make_protection
+from unseen.privacy.dp.client_level import WITHIN, DPClients
 from unseen.runs.checkpoint import Checkpoint
 from unseen.runs.records import Records
 from unseen.training import LocalTrainingConfig, Update
 
-FACTS = MethodFacts("fedavg")
+FACTS = MethodTraits("fedavg")
 
 
 def protection(**settings) -> DPClients:
@@ -31,20 +31,20 @@ def planned(module: nn.Module, *, clients: int = 5, in_round: int = 5, rounds: i
     return PlannedRun(FACTS, rounds, [100] * clients, in_round, module, LocalTrainingConfig())
 
 
-def server_side(size: int, *, population: int, round: int = 1, state=None, seed: int = 0) -> ServerSide:
+def server_side(size: int, *, population: int, round: int = 1, state=None, seed: int = 0) -> ServerContext:
     layout = Layout.of(nn.Linear(size, 1, bias=False))
     weights = torch.linspace(-1, 1, size)
-    return ServerSide(
+    return ServerContext(
         round, seed, (), FACTS, layout, weights, population, state={} if state is None else state
     )
 
 
-def open_round(chosen: DPClients, changes: list[torch.Tensor], *, side: ServerSide, fraction: float = 1.0):
+def open_round(chosen: DPClients, changes: list[torch.Tensor], *, side: ServerContext, fraction: float = 1.0):
     """One round of the server's half with clients that send these changes as they are."""
     chosen.invited(side.population, fraction=fraction, round=side.round, seed=side.seed, state=side.state)
     clip = float(chosen.begin(side)["clipping norm"])
     received = [
-        Received(
+        ReceivedUpdate(
             str(number),
             Update(side.weights + change, 10, 1, 10, 0.5, {WITHIN: torch.tensor([change.norm() <= clip])}),
         )

@@ -14,10 +14,10 @@ from unseen.engine import RoundStart, Workspace
 from unseen.errors import UsageError
 from unseen.methods import METHODS, make_method
 from unseen.models import FlatState
-from unseen.privacy import MethodFacts, PlannedRun, make_protection
-from unseen.privacy.accountant import Steps, epsilon_of
-from unseen.privacy.dp_samples import SPENT, DPSamples
-from unseen.privacy.noise import NoiseStream, noise_key
+from unseen.privacy import MethodTraits, PlannedRun, make_protection
+from unseen.privacy.dp.accountant import Steps, compute_epsilon
+from unseen.privacy.dp.noise import NoiseStream, noise_key
+from unseen.privacy.dp.sample_level import SPENT, DPSamples
 from unseen.training import LocalTrainingConfig
 
 PLAN = LocalTrainingConfig(epochs=2, batch_size=4, lr=0.05, momentum=0.5)
@@ -28,7 +28,7 @@ def protection(**settings) -> DPSamples:
 
 
 def planned(module: nn.Module, *, sizes=(15, 15, 15), rounds: int = 2) -> PlannedRun:
-    return PlannedRun(MethodFacts("fedavg"), rounds, sizes, len(sizes), module, PLAN)
+    return PlannedRun(MethodTraits("fedavg"), rounds, sizes, len(sizes), module, PLAN)
 
 
 def protected(experiment, **settings):
@@ -75,7 +75,7 @@ def test_a_client_trains_by_dp_sgd_to_the_letter(make_experiment):
 
 def test_noise_has_the_scale_of_the_accountant(make_experiment):
     from unseen.data import Batch
-    from unseen.privacy.dp_samples import _PrivateTraining
+    from unseen.privacy.dp.sample_level import _PrivateTraining
 
     workspace = Workspace(make_experiment())
     work = type("Work", (), {"flat": workspace.flat, "prepare": workspace.experiment.prepare})()
@@ -123,7 +123,7 @@ def test_clients_that_rest_spend_nothing(make_experiment, go):
     for client, number in times.items():
         key = f"steps of {client}"
         assert (int(state[key][0, 1]) if key in state else 0) == number * 8
-    most = epsilon_of([Steps(4 / 15, 8 * max(times.values()))], noise=1.1, delta=1e-5)
+    most = compute_epsilon([Steps(4 / 15, 8 * max(times.values()))], noise=1.1, delta=1e-5)
     assert round_records(records)[-1]["protection"]["epsilon"] == most
 
 
@@ -166,7 +166,7 @@ def test_methods_that_use_samples_otherwise_are_refused():
     assert not set(SERVED) & {"csac", "mdfl", "fedadg", "feddg", "fedavg-share", "deepall", "fedga", "moon"}
     assert "features of a batch as a set" in why["csac"] and "spectra" in why["feddg"]
     assert "option I" in protection().why_not(make_method("scaffold", {"option": "I"}).facts)
-    assert "does not say" in protection().why_not(MethodFacts("somebody's own"))
+    assert "does not say" in protection().why_not(MethodTraits("somebody's own"))
 
 
 def test_batch_norm_and_companions_are_refused(make_experiment):
@@ -186,7 +186,7 @@ def test_noise_is_found_for_the_client_where_it_costs_most():
     run = planned(nn.Linear(2, 2), sizes=(20, 200), rounds=3)
     ready = protection(epsilon=4.0).planned(run)
     spent = [
-        epsilon_of([Steps(4 / size, 3 * 2 * size // 4)], noise=ready.settings.noise, delta=1e-5)
+        compute_epsilon([Steps(4 / size, 3 * 2 * size // 4)], noise=ready.settings.noise, delta=1e-5)
         for size in (20, 200)
     ]
     assert 0.98 * 4 < max(spent) <= 4

@@ -11,15 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unseen.errors import UnseenError
-from unseen.privacy import ClientSide, make_protection
-from unseen.privacy.asking import number_of_parts, to_parts, to_tensor
-from unseen.privacy.chunks import FILLED, from_rows, magnitude_of, rows_needed, to_rows
-from unseen.privacy.encrypted_gram import gram_matrix
-from unseen.privacy.encrypted_sum import factors
-from unseen.privacy.encryption_cost import calibrate, describe, estimate
+from unseen.privacy import ClientContext, make_protection
+from unseen.privacy.he.aggregate import decode_gram, rescale_factors
+from unseen.privacy.he.ciphertext_packing import FILLED, count_rows, find_magnitude, from_rows, to_rows
 from unseen.privacy.he.ckks import SLOTS, KeyHolder
-from unseen.privacy.he.encrypted_server import EncryptedServer, counted
-from unseen.privacy.key_delivery import (
+from unseen.privacy.he.encryption_cost import calibrate, describe, estimate
+from unseen.privacy.he.key_exchange import (
     CONTEXT,
     GIVE,
     INTRODUCE,
@@ -33,6 +30,8 @@ from unseen.privacy.key_delivery import (
     TAKE,
     KeyRing,
 )
+from unseen.privacy.he.server_process import EncryptedServer, drop_negligible
+from unseen.privacy.serialization import count_parts, join_parts, split_parts
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def encrypted_clients(holder, public, vectors):
     server, magnitudes = EncryptedServer(), {}
     server.open(public)
     for number, vector in enumerate(vectors):
-        magnitudes[str(number)] = magnitude_of(vector)
+        magnitudes[str(number)] = find_magnitude(vector)
         rows = to_rows(vector, magnitudes[str(number)])
         server.take(str(number), [holder.encrypt(row) for row in rows])
     return server, magnitudes
@@ -64,9 +63,9 @@ def encrypted_clients(holder, public, vectors):
 @settings(max_examples=25)
 def test_rows_keep_a_vector_of_any_size(numbers, exponent, seed):
     vector = np.random.default_rng(seed).normal(size=numbers) * 10.0**exponent
-    magnitude = magnitude_of(vector)
+    magnitude = find_magnitude(vector)
     rows = to_rows(vector, magnitude)
-    assert rows.shape == (rows_needed(numbers), SLOTS)
+    assert rows.shape == (count_rows(numbers), SLOTS)
     assert 32 * (1 - 1e-9) <= np.linalg.norm(rows[:, 1:]) < 512 * (1 + 1e-9)
     back = from_rows(list(rows), numbers=numbers, magnitude=magnitude, leading=1.0)
     assert np.linalg.norm(back - vector) <= 1e-5 * np.linalg.norm(vector)
@@ -83,12 +82,12 @@ def test_gram_and_sum_equal_the_plain_ones(scale, holder, public):
     entries = np.array([holder.decrypt(part)[0] for part in server.gram(2)])
     plain = np.array(vectors) @ np.array(vectors).T
     lengths = np.sqrt(plain.diagonal())
-    found = gram_matrix(
+    found = decode_gram(
         entries, clients=3, rows=2, magnitudes=torch.tensor(list(magnitudes.values()))
     ).numpy()
     assert np.abs((found - plain) / np.outer(lengths, lengths)).max() < 1e-6
     shares = {"0": 0.3, "1": -0.1, "2": 0.8}
-    part = factors(shares, magnitudes)
+    part = rescale_factors(shares, magnitudes)
     rows = [holder.decrypt(row) for row in server.weighted_sum(range(2), part.of_clients)]
     total = from_rows(rows, numbers=len(common), magnitude=part.magnitude, leading=part.leading)
     expected = 0.3 * vectors[0] - 0.1 * vectors[1] + 0.8 * vectors[2]
@@ -116,16 +115,16 @@ def test_a_zero_update_is_in_conflict_with_nobody(holder, public):
     server, magnitudes = encrypted_clients(holder, public, vectors)
     entries = np.array([holder.decrypt(part)[0] for part in server.gram(1)])
     sizes = torch.tensor(list(magnitudes.values()))
-    matrix = gram_matrix(entries, clients=3, rows=1, magnitudes=sizes)
+    matrix = decode_gram(entries, clients=3, rows=1, magnitudes=sizes)
     assert torch.equal(matrix[0], torch.zeros(3, dtype=torch.float64))
     assert float(matrix[1, 2]) == pytest.approx(-100)
     measured = np.array([1.6e-5, -1.8e-5, 1000.0]) + 128
-    many = gram_matrix(measured, clients=2, rows=128, magnitudes=torch.zeros(2))
+    many = decode_gram(measured, clients=2, rows=128, magnitudes=torch.zeros(2))
     assert torch.equal(many, torch.diag(torch.tensor([0.0, 1000.0], dtype=torch.float64)))
 
 
 def test_factors_next_to_nothing_do_not_become_zero_ciphertexts(holder, public):
-    assert counted({"a": 0.0, "b": 0.5, "c": 1e-30}) == {"b": 0.5}
+    assert drop_negligible({"a": 0.0, "b": 0.5, "c": 1e-30}) == {"b": 0.5}
     server, _ = encrypted_clients(holder, public, [np.ones(5), np.ones(5)])
     (row,) = server.weighted_sum(range(1), {"0": 0.0, "1": 0.0})
     assert np.abs(holder.decrypt(row)).max() < 1e-6
@@ -158,7 +157,7 @@ def test_another_key_and_changed_ciphertexts_are_noticed(holder, public):
         from_rows([holder.decrypt(mixed)], numbers=10, magnitude=0, leading=1.0)
     entries = np.array([holder.decrypt(part)[0] for part in server.gram(1)])
     with pytest.raises(UnseenError, match="no inner products"):
-        gram_matrix(entries, clients=2, rows=1, magnitudes=torch.zeros(2))
+        decode_gram(entries, clients=2, rows=1, magnitudes=torch.zeros(2))
     changed = bytearray(holder.encrypt(rows[0]))
     changed[len(changed) // 2] ^= 1
     with pytest.raises(UnseenError, match=r"cannot be read|changed on its way"):
@@ -169,13 +168,13 @@ def test_wrong_sizes_are_refused(holder):
     with pytest.raises(UnseenError, match="1 ciphertexts came where 2 of 4096"):
         from_rows([np.ones(SLOTS)], numbers=FILLED + 1, magnitude=0, leading=1.0)
     with pytest.raises(UnseenError, match="2 inner products came for 2 clients: 3 expected"):
-        gram_matrix(np.ones(2), clients=2, rows=1, magnitudes=torch.zeros(2))
-    whole = to_tensor([b"one", b"", b"three"])
-    assert to_parts(whole) == [b"one", b"", b"three"] and number_of_parts(whole) == 3
-    assert to_parts(to_tensor([])) == []
+        decode_gram(np.ones(2), clients=2, rows=1, magnitudes=torch.zeros(2))
+    whole = join_parts([b"one", b"", b"three"])
+    assert split_parts(whole) == [b"one", b"", b"three"] and count_parts(whole) == 3
+    assert split_parts(join_parts([])) == []
     for cut in (whole[:-1], whole[:10]):
         with pytest.raises(UnseenError, match="cut or changed"):
-            to_parts(cut)
+            split_parts(cut)
     with pytest.raises(UnseenError, match="cannot be read"):
         KeyHolder.open(holder.secret[:100])
     with pytest.raises(UnseenError, match="cannot be read"):
@@ -213,11 +212,11 @@ def test_a_locked_key_opens_only_for_its_receiver():
 
 def test_the_cost_is_estimated_from_a_calibration():
     from unseen.models import Layout
-    from unseen.privacy.encrypted_update import Division
+    from unseen.privacy.he.ciphertext_packing import CiphertextLayout
 
     measured = calibrate(products=True)
     assert min(measured.encrypt, measured.decrypt, measured.weigh) > 0 and measured.fresh_bytes > 100_000
-    division = Division.of(Layout.of(torch.nn.Linear(100, 1000)))
+    division = CiphertextLayout.of(Layout.of(torch.nn.Linear(100, 1000)))
     assert division.sizes == (101_000, 1) and division.rows == (range(25), range(25, 26))
     one, two = (estimate(measured, division, clients=5, products=products) for products in (False, True))
     assert one.client_up == two.client_up == 26 * measured.fresh_bytes
@@ -243,12 +242,12 @@ def test_a_missing_library_says_what_to_install(monkeypatch, make_experiment):
 
 def test_gram_is_not_decrypted_for_a_method_that_needs_none(make_experiment):
     from unseen.engine.experiment import Workspace
-    from unseen.privacy.encrypted_round import DECIDE
+    from unseen.privacy.he.aggregate import DECIDE
 
     workspace = Workspace(make_experiment("fedavg"))
     ring = KeyRing({})
     ring.make(torch.empty(0, 32, dtype=torch.uint8), products=False)
-    side = ClientSide(
+    side = ClientContext(
         client="a",
         round=1,
         seed=0,

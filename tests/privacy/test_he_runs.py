@@ -17,8 +17,7 @@ from unseen.methods import METHODS, make_method
 from unseen.models import Kind, Layout
 from unseen.models.network import StagedNetwork
 from unseen.privacy import make_protection
-from unseen.privacy.chunks import FILLED
-from unseen.privacy.encrypted_update import CIPHERTEXTS, MAGNITUDES
+from unseen.privacy.he.ciphertext_packing import CIPHERTEXTS, FILLED, MAGNITUDES
 from unseen.runner.prepare import prepare_run
 from unseen.training import LocalTrainingConfig
 
@@ -164,7 +163,7 @@ def test_who_joins_later_gets_the_key_and_a_resumed_run_keeps_it(make_experiment
 
 
 def test_a_client_without_the_key_withholds_its_update(make_experiment, go, monkeypatch):
-    from unseen.privacy.key_delivery import KeyRing
+    from unseen.privacy.he.key_exchange import KeyRing
 
     take = KeyRing.take
     taken = []
@@ -187,7 +186,7 @@ def test_a_client_without_the_key_withholds_its_update(make_experiment, go, monk
 def test_another_key_spoils_no_run_unseen(make_experiment, go, monkeypatch):
     """A client that encrypts with a key of its own: nobody can decrypt the sum, and the run says so."""
     from unseen.privacy.he.ckks import KeyHolder
-    from unseen.privacy.key_delivery import KeyRing
+    from unseen.privacy.he.key_exchange import KeyRing
 
     own, holder = KeyHolder.make(products=False), KeyRing.holder
 

@@ -17,8 +17,7 @@ import unseen
 from unseen.errors import UnseenError
 from unseen.privacy import make_protection
 from unseen.privacy.he.ckks import KeyHolder
-from unseen.privacy.he.encrypted_server import EncryptedServer
-from unseen.privacy.he.server_process import ServerProcess
+from unseen.privacy.he.server_process import EncryptedServer, ServerProcess
 
 
 @pytest.mark.parametrize("method", ["ppdg", "fedavg"])

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import unseen
+from unseen.aggregation import SummedUpdates
 from unseen.errors import UsageError
 from unseen.methods import METHODS, make_method
 from unseen.privacy import make_protection
-from unseen.privacy.numbers import SummedUpdates
 from unseen.training import LocalTrainingConfig
 
 PLAN = LocalTrainingConfig(epochs=1, batch_size=4, lr=0.02, momentum=0.5)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import unseen
-from unseen.privacy import Leaving, Left, by_sender, totals
+from unseen.privacy import DisclosureEntry, DisclosureLog, sum_bytes_by_sender, sum_disclosures
 from unseen.report.departures import departures_section
 from unseen.runs.reader import read_run
 
@@ -55,7 +55,7 @@ def test_every_kind_stands_in_the_result_with_its_sums(folder):
 
 def test_rounds_add_up_to_the_result(folder):
     records, result = read(folder)
-    sent = by_sender(records)
+    sent = sum_bytes_by_sender(records)
     assert set(sent) == {"0", "15", "30", "45", "60", "75"}
     assert "model weights" not in sent["75"], "the held-out domain takes no part"
     assert sum(sum(kinds.values()) for kinds in sent.values()) == sum(
@@ -90,14 +90,14 @@ def test_sums_of_a_table_are_named(tmp_path):
 
 
 def test_lines_of_many_clients_are_one():
-    left, names = Left(), [f"client {number}" for number in range(5000)]
+    left, names = DisclosureLog(), [f"client {number}" for number in range(5000)]
     for name in names:
-        left.add(name, [Leaving("model weights", 10, 40), Leaving("number of samples", 1, 8)])
-    left.add(names[3], [Leaving("spectra", 5, 20)])
+        left.add(name, [DisclosureEntry("model weights", 10, 40), DisclosureEntry("number of samples", 1, 8)])
+    left.add(names[3], [DisclosureEntry("spectra", 5, 20)])
     entries = left.entries(names)
     assert [entry["from"] for entry in entries] == ["all", "all", ["client 3"]]
     record = {"event": "round", "round": 1, "clients": names, "left": entries}
-    weights, _, spectra = totals([record, record])
+    weights, _, spectra = sum_disclosures([record, record])
     assert weights == {
         "kind": "model weights",
         "protected": "not protected",
@@ -112,7 +112,7 @@ def test_lines_of_many_clients_are_one():
 def test_clients_that_are_not_listed_are_counted():
     line = {"kind": "facts", "values": 2, "bytes": 16, "protected": "not protected", "from": "all"}
     record = {"event": "start", "clients": [{"name": "a"}], "client_count": 3000, "left": [line]}
-    (total,) = totals([record])
+    (total,) = sum_disclosures([record])
     assert (total["senders"], total["messages"], total["bytes"]) == (3000, 3000, 48_000)
 
 

@@ -14,11 +14,18 @@ from scipy import stats
 
 from unseen.errors import UnseenError, UsageError
 from unseen.models import Layout
-from unseen.privacy import ClientSide, MethodFacts, Received, ServerSide, checked_answer, make_protection
-from unseen.privacy import sealed_update as seal
-from unseen.privacy.fixed_point import RangeError, decode, encode, largest
-from unseen.privacy.masking import REVEALED, SECRET
-from unseen.privacy.secure_sum import MASKED
+from unseen.privacy import (
+    ClientContext,
+    MethodTraits,
+    ReceivedUpdate,
+    ServerContext,
+    answer_message,
+    make_protection,
+)
+from unseen.privacy import seal_update as seal
+from unseen.privacy.secagg.fixed_point import RangeError, decode, encode, largest
+from unseen.privacy.secagg.masking import REVEALED, SECRET
+from unseen.privacy.secagg.protocol import MASKED
 from unseen.training import Update
 
 FLUKE = 1e-7
@@ -29,16 +36,16 @@ EXTRA, TABLE = "something averaged", "something added up"
 class Group:
     """Some clients with their memories, and a server that can lose each of them at any step."""
 
-    def __init__(self, clients: int, size: int, *, method: MethodFacts | None = None, **chosen: Any) -> None:
+    def __init__(self, clients: int, size: int, *, method: MethodTraits | None = None, **chosen: Any) -> None:
         self.protection = make_protection("secure-sum", chosen)
         module = torch.nn.Linear(size, 1, bias=False)
-        self.method = method or MethodFacts("fedavg")
+        self.method = method or MethodTraits("fedavg")
         self.names = tuple(f"client {number}" for number in range(clients))
         self.memory: dict[str, dict[str, torch.Tensor]] = {name: {} for name in self.names}
         self.lost: set[str] = set()
         self.layout = Layout.of(module)
         self.answers: list[dict[str, Any]] = []
-        self.server = ServerSide(
+        self.server = ServerContext(
             round=1,
             seed=0,
             clients=self.names,
@@ -50,7 +57,7 @@ class Group:
         )
 
     def side(self, name, received=None, round=1):
-        return ClientSide(
+        return ClientContext(
             client=name,
             round=round,
             seed=0,
@@ -62,7 +69,7 @@ class Group:
 
     def ask(self, messages):
         found = {
-            name: checked_answer(self.protection, message, self.side(name))
+            name: answer_message(self.protection, message, self.side(name))
             for name, message in messages.items()
             if name not in self.lost
         }
@@ -77,7 +84,7 @@ class Group:
         }
 
     def finish(self, sealed):
-        received = [Received(name, update) for name, update in sealed.items()]
+        received = [ReceivedUpdate(name, update) for name, update in sealed.items()]
         return self.protection.finish(self.server, received, torch.empty(0))
 
 
@@ -112,7 +119,7 @@ def test_the_sum_is_the_plain_one_whoever_falls_out(data):
     lost = data.draw(st.integers(0, clients - 2))
     weighting = data.draw(st.sampled_from(["samples", "uniform"]))
     bits = data.draw(st.integers(16, 32))
-    group = Group(clients, size, method=MethodFacts("some", weighting=weighting), threshold=2, bits=bits)
+    group = Group(clients, size, method=MethodTraits("some", weighting=weighting), threshold=2, bits=bits)
     updates = updates_of(group, size=size, seed=data.draw(st.integers(0, 10**6)))
     sealing = group.protection.begin(group.server)
     sealed = group.seal(updates, sealing)
@@ -159,7 +166,7 @@ def test_too_few_left_stops_the_round():
 
 
 def test_extras_are_averaged_or_added_up():
-    facts = MethodFacts(
+    facts = MethodTraits(
         "some",
         sends=("model weights", "number of samples", EXTRA, TABLE),
         merges={EXTRA: "mean", TABLE: "sum"},
@@ -185,7 +192,7 @@ def test_extras_are_averaged_or_added_up():
 
 
 def test_clients_that_send_different_kinds_are_not_added_up():
-    facts = MethodFacts("some", sends=("model weights", "number of samples", TABLE), merges={TABLE: "sum"})
+    facts = MethodTraits("some", sends=("model weights", "number of samples", TABLE), merges={TABLE: "sum"})
     group = Group(3, 3, method=facts)
     updates = updates_of(group, size=3)
     updates["client 0"] = replace(updates["client 0"], extras={TABLE: torch.ones(2)})

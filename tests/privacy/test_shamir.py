@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unseen.privacy.shamir import PRIME, SECRET_BYTES, join, split
+from unseen.privacy.secagg.shamir import PRIME, SECRET_BYTES, join, split
 
 
 @given(secret=st.binary(min_size=32, max_size=32), data=st.data())

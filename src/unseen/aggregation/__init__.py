@@ -1,56 +1,75 @@
 """The server's arithmetic: pure functions on client updates."""
 
-from unseen.aggregation.adjustment import adjusted_weights
-from unseen.aggregation.coefficients import (
-    Surgery,
+from unseen.aggregation.averaging import (
+    WEIGHTING,
+    Weighting,
+    adjust_weights,
+    client_weights,
+    combine_clients,
+    layerwise_weighted_sum,
+    normalize_weights,
+    step_towards,
+    weighted_mean,
+    weighted_sum,
+)
+from unseen.aggregation.distances import (
+    DistanceMetric,
+    LayerDistances,
+    PairDistances,
+    layer_distances,
+    pair_distances,
+)
+from unseen.aggregation.gradient_surgery import (
+    CombinedUpdates,
+    GradientSurgery,
+    Reduction,
+    SignAgreement,
+    SurgeryResult,
     VisitOrder,
     align_conflicts,
+    apply_surgery,
+    cosines,
+    draw_visit_order,
+    gram,
     project_conflicts,
-    random_order,
+    sign_agreement,
 )
-from unseen.aggregation.distances import LayerDistances, Metric, layer_distances
-from unseen.aggregation.gram import cosines, gram
-from unseen.aggregation.layers import Grouping, Layer, layers_of, shown_layers
-from unseen.aggregation.mean import WEIGHTING, Weighting, client_weights, normalised, weighted_mean
-from unseen.aggregation.pairs import PairDistances, pair_distances
-from unseen.aggregation.signs import SignAgreement, sign_agreement
-from unseen.aggregation.steps import step_towards
-from unseen.aggregation.sums import combine_clients, layerwise_weighted_sum, weighted_sum
-from unseen.aggregation.surgery import OperatedUpdates, Reduction, SurgeryPlan, operate_on_updates
-from unseen.aggregation.updates import ServerWork, Updates
+from unseen.aggregation.layers import Grouping, Layer, select_recorded_layers, split_layers
+from unseen.aggregation.updates import ServerWork, SummedUpdates, Updates
 
 __all__ = [
     "WEIGHTING",
+    "CombinedUpdates",
+    "DistanceMetric",
+    "GradientSurgery",
     "Grouping",
     "Layer",
     "LayerDistances",
-    "Metric",
-    "OperatedUpdates",
     "PairDistances",
     "Reduction",
     "ServerWork",
     "SignAgreement",
-    "Surgery",
-    "SurgeryPlan",
+    "SummedUpdates",
+    "SurgeryResult",
     "Updates",
     "VisitOrder",
     "Weighting",
-    "adjusted_weights",
+    "adjust_weights",
     "align_conflicts",
+    "apply_surgery",
     "client_weights",
     "combine_clients",
     "cosines",
+    "draw_visit_order",
     "gram",
     "layer_distances",
-    "layers_of",
     "layerwise_weighted_sum",
-    "normalised",
-    "operate_on_updates",
+    "normalize_weights",
     "pair_distances",
     "project_conflicts",
-    "random_order",
-    "shown_layers",
+    "select_recorded_layers",
     "sign_agreement",
+    "split_layers",
     "step_towards",
     "weighted_mean",
     "weighted_sum",

@@ -6,17 +6,19 @@ differ by 0.1 %, a Gram matrix of raw float32 weights is wrong by up to 73 %.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from unseen.aggregation.blocks import difference_blocks
-from unseen.aggregation.layers import Grouping, Layer, layers_of
+from unseen.aggregation.blockwise import difference_blocks
+from unseen.aggregation.layers import Grouping, Layer, split_layers
 from unseen.models import Layout
 
-Metric = Literal["l2", "l1", "cosine"]
+DistanceMetric = Literal["l2", "l1", "cosine"]
 
 PARALLEL = 1e-13
 """Squared sine of an angle that rounding alone can make."""
@@ -37,7 +39,7 @@ def layer_distances(
     rows: Tensor,
     layout: Layout,
     *,
-    metric: Metric = "l2",
+    metric: DistanceMetric = "l2",
     grouping: Grouping = "tensor",
     width: int | None = None,
 ) -> LayerDistances:
@@ -45,12 +47,12 @@ def layer_distances(
 
     metric    l2: ||w_k - avg||_2; l1: ||w_k - avg||_1; cosine: 1 - cos(w_k, avg), where a zero vector is at
               distance 0 from a zero vector and 1 from any other
-    grouping  what a layer is, see `layers_of`
+    grouping  what a layer is, see `split_layers`
     width     columns of a block; chosen by the number of clients unless given
 
     Identical clients are at distance 0 exactly.
     """
-    layers = layers_of(layout, grouping)
+    layers = split_layers(layout, grouping)
     values = torch.zeros(len(layers), len(rows), dtype=torch.float64)
     for layer, value in zip(layers, values, strict=True):
         if metric == "cosine":
@@ -109,3 +111,89 @@ def _centred_blocks(rows: Tensor, layer: Layer, width: int | None) -> Iterator[t
         for columns, block in difference_blocks(rows, rows[0], extent, width=width):
             mean = share @ block
             yield columns, mean, block.sub_(mean)
+
+
+LayerWeighting = Literal["divergence", "similarity", "average"]
+
+
+def divergence_weights(distances: Tensor, strategy: LayerWeighting = "divergence") -> Tensor:
+    """Turn distances to the mean (layers x clients) into weights that sum to one in every layer.
+
+    divergence  p_k = dist_k / sum_j dist_j: a client far from the mean counts more (eq. 4)
+    similarity  p_k = (1 / dist_k) / sum_j (1 / dist_j): a client near the mean counts more; clients exactly
+                at the mean share everything
+    average     p_k = 1 / K (eq. 3)
+
+    Where all distances of a layer are zero the weights are uniform.
+    """
+    if bool((distances < 0).any()) or not bool(torch.isfinite(distances).all()):
+        raise ValueError("distances must be finite and not negative")
+    shares = torch.ones_like(distances, dtype=torch.float64)
+    if strategy == "divergence":
+        shares = _relative_to_largest(distances.double())
+    elif strategy == "similarity":
+        shares = _inverse(distances.double())
+    totals = shares.sum(dim=1, keepdim=True)
+    return torch.where(totals > 0, shares / totals.clamp_min(1e-300), 1 / distances.shape[1])
+
+
+def _relative_to_largest(distances: Tensor) -> Tensor:
+    """Scale to [0, 1], so that neither tiny nor huge distances leave the range of numbers."""
+    largest = distances.amax(dim=1, keepdim=True)
+    return torch.where(largest > 0, distances / largest, 0.0)
+
+
+def _inverse(distances: Tensor) -> Tensor:
+    """Nearest client 1, the others smallest / own distance."""
+    smallest = distances.amin(dim=1, keepdim=True)
+    at_the_mean = (distances == 0).double()
+    return torch.where(smallest > 0, smallest / distances, at_the_mean)
+
+
+class PairDistances(NamedTuple):
+    """Root mean square distance of two clients' layers, over all pairs of a kind; None without a pair."""
+
+    layers: tuple[str, ...]
+    same_domain: tuple[float | None, ...]
+    other_domain: tuple[float | None, ...]
+
+
+def pair_distances(rows: Tensor, domains: Sequence[str | None], layers: Sequence[Layer]) -> PairDistances:
+    """Distances between clients of the same domain and between clients of different ones.
+
+    domains  each client's domain; None for a client that holds several, which is left out
+
+    Sums over pairs follow from sums over clients: sum |w_i - w_j|^2 = n sum |w_i|^2 - |sum w_i|^2, here of
+    differences to one client's weights, so that large weights that differ little lose no digits.
+    """
+    pure = [place for place, domain in enumerate(domains) if domain is not None]
+    members = rows if len(pure) == len(rows) else rows[pure]
+    names = [domains[place] for place in pure]
+    found = [[name == one for name in names] for one, size in Counter(names).items() if size > 1]
+    groups = torch.tensor([[True] * len(names), *found], dtype=torch.float64)
+    everyone, *each = groups.sum(dim=1).tolist()
+    within = sum(map(_pairs, each))
+    between = _pairs(everyone) - within
+    same: list[float | None] = []
+    other: list[float | None] = []
+    for layer in layers if pure else ():
+        whole, *parts = _pair_sums(members, groups, layer)
+        same.append(math.sqrt(max(sum(parts), 0.0) / within) if within else None)
+        other.append(math.sqrt(max(whole - sum(parts), 0.0) / between) if between else None)
+    return PairDistances(tuple(layer.name for layer in layers if pure), tuple(same), tuple(other))
+
+
+def _pair_sums(rows: Tensor, groups: Tensor, layer: Layer) -> list[float]:
+    """For every group (a row of ones and zeros), the sum of squared distances over its pairs."""
+    squares = torch.zeros(len(rows), dtype=torch.float64)
+    of_sums = torch.zeros(len(groups), dtype=torch.float64)
+    for extent in layer.slices:
+        for _, block in difference_blocks(rows, rows[0], extent):
+            squares += torch.linalg.vector_norm(block, dim=1).square_()
+            of_sums += torch.linalg.vector_norm(groups @ block, dim=1).square_()
+    sums: list[float] = (groups.sum(dim=1) * (groups @ squares) - of_sums).tolist()
+    return sums
+
+
+def _pairs(count: float) -> float:
+    return count * (count - 1) / 2

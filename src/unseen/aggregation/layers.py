@@ -11,7 +11,7 @@ import torch
 from unseen.models import Kind, Layout
 
 Grouping = Literal["tensor", "module"]
-MOST_SHOWN_LAYERS = 24
+MAX_RECORDED_LAYERS = 24
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Layer:
     slices: tuple[slice, ...]
 
 
-def layers_of(layout: Layout, grouping: Grouping = "tensor") -> tuple[Layer, ...]:
+def split_layers(layout: Layout, grouping: Grouping = "tensor") -> tuple[Layer, ...]:
     """List the layers of a state: every named tensor, or every module with its own tensors together.
 
     Batch-norm statistics belong to layers; integer buffers (batch counters) belong to none, since a distance
@@ -37,13 +37,13 @@ def layers_of(layout: Layout, grouping: Grouping = "tensor") -> tuple[Layer, ...
     return tuple(Layer(name, tuple(slices)) for name, slices in places.items())
 
 
-def shown_layers(layers: Sequence[Layer], layout: Layout) -> list[int]:
+def select_recorded_layers(layers: Sequence[Layer], layout: Layout) -> list[int]:
     """Which layers the records show: those with a kernel or matrix, evenly thinned out in deep networks."""
     large = {entry.start for entry in layout.entries if len(entry.shape) > 1}
     found = [
         number for number, layer in enumerate(layers) if any(place.start in large for place in layer.slices)
     ]
-    if len(found) <= MOST_SHOWN_LAYERS:
-        return found or list(range(min(len(layers), MOST_SHOWN_LAYERS)))
-    steps = torch.linspace(0, len(found) - 1, MOST_SHOWN_LAYERS).round().long().tolist()
+    if len(found) <= MAX_RECORDED_LAYERS:
+        return found or list(range(min(len(layers), MAX_RECORDED_LAYERS)))
+    steps = torch.linspace(0, len(found) - 1, MAX_RECORDED_LAYERS).round().long().tolist()
     return [found[step] for step in steps]

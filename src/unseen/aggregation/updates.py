@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unseen.aggregation.mean import weighted_mean
+from unseen.aggregation.averaging import weighted_mean
 from unseen.models import Layout
 from unseen.seeding import torch_generator
 
@@ -37,6 +37,26 @@ class Updates:
     def mean(self, weights: Tensor) -> Tensor:
         """Weighted mean of the clients' states (see `weighted_mean` for what becomes of buffers)."""
         return weighted_mean(self.rows, weights, layout=self.layout)
+
+
+@dataclass(frozen=True)
+class SummedUpdates(Updates):
+    """Only the weighted mean of the clients' states is known: it stands as the one row.
+
+    `samples` is the sum over the clients, `extras` their mean or sum, as the method declares.
+    """
+
+    uniform: bool = False
+
+    def mean(self, weights: Tensor) -> Tensor:
+        """The mean; it was taken with the weights that the method declared, and no others can be had."""
+        expected = torch.ones_like(self.samples) if self.uniform else self.samples
+        if not torch.equal(weights, expected):
+            raise ValueError(
+                "only the sum over clients is known, so the server half can ask for no other mean than the "
+                f"one by {'equal weights' if self.uniform else 'samples'} that its method declares"
+            )
+        return self.rows[0].clone()
 
 
 @dataclass

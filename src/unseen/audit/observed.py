@@ -24,7 +24,7 @@ from unseen.engine.exchange import Exchange
 from unseen.errors import UnseenError, UsageError
 from unseen.federation import Federation, Split, participants
 from unseen.models import Layout, Network
-from unseen.privacy import Left, Received
+from unseen.privacy import DisclosureLog, ReceivedUpdate
 from unseen.runs.client_state import StateStore
 from unseen.seeding import numpy_generator
 from unseen.training import LocalTrainingConfig, Update
@@ -132,7 +132,7 @@ def _play(experiment: Experiment, engine: LocalEngine, rounds: int) -> Observed:
         weights=start,
         layout=workspace.flat.layout,
         state=memory,
-        left=Left(),
+        left=DisclosureLog(),
         fault=_complain,
     )
     received = method.broadcast(server)
@@ -141,7 +141,7 @@ def _play(experiment: Experiment, engine: LocalEngine, rounds: int) -> Observed:
     messages = {client: replace(update, weights=update.weights.clone()) for client, update in sent.items()}
     merged = None
     if method.topology != "serial":
-        opened = exchange.finish(rows, replies, [Received(*item) for item in sent.items()])
+        opened = exchange.finish(rows, replies, [ReceivedUpdate(*item) for item in sent.items()])
         work = ServerWork(
             round=ROUND,
             rounds=rounds,

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unseen.privacy.numbers import HEAD
-from unseen.privacy.secure_sum import MASKED
+from unseen.privacy.secagg.packing import HEAD
+from unseen.privacy.secagg.protocol import MASKED
 from unseen.training import Update
 
 

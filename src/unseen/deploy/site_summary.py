@@ -18,7 +18,7 @@ import numpy as np
 from unseen.data import DataSet, Task
 from unseen.data.site import SiteSamples
 from unseen.errors import UnseenError
-from unseen.privacy import Leaving, Left
+from unseen.privacy import DisclosureEntry, DisclosureLog
 from unseen.runs.records import Record
 
 NAMES = "names of the site and of its classes"
@@ -124,11 +124,11 @@ def _fingerprint(census: Census, classes: tuple[str, ...]) -> str:
 
 def census_disclosure(census: Census) -> list[Record]:
     """What the census let leave the sites, beside the numbers of samples that every run tells of."""
-    left = Left()
+    left = DisclosureLog()
     for site, facts in census.items():
         names, about = "".join(facts.classes), 2 + len(facts.shape)
-        left.add(site, [Leaving(NAMES, 1 + len(facts.classes), len((site + names).encode()))])
-        left.add(site, [Leaving(SHAPE, about, 8 * about)])
+        left.add(site, [DisclosureEntry(NAMES, 1 + len(facts.classes), len((site + names).encode()))])
+        left.add(site, [DisclosureEntry(SHAPE, about, 8 * about)])
     return left.entries()
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from unseen.engine.base import Engine, Reply
 from unseen.engine.experiment import Experiment
 from unseen.models import Layout
-from unseen.privacy import Left, Message, Opened, Protection, Received, ServerSide
+from unseen.privacy import DisclosureLog, Message, Protection, ReceivedUpdate, RoundUpdates, ServerContext
 
 Fault = Callable[[str, str], None]
 """Called with a client's name and why it fell out."""
@@ -41,7 +41,7 @@ class Questions:
     protection: Protection[Any]
     round: int
     position: dict[str, int]
-    left: Left
+    left: DisclosureLog
     fault: Fault
     traffic: Traffic
 
@@ -74,12 +74,12 @@ class Exchange:
         weights: Tensor,
         layout: Layout,
         state: dict[str, Tensor],
-        left: Left,
+        left: DisclosureLog,
         fault: Fault,
     ) -> None:
         self.protection, self.left, self.traffic = experiment.protection, left, Traffic()
         position = {experiment.federation.names[position]: position for position in group}
-        self.side = ServerSide(
+        self.side = ServerContext(
             round=round,
             seed=experiment.seed,
             clients=tuple(position),
@@ -103,7 +103,7 @@ class Exchange:
             if reply.update is not None and not reply.update.withheld:
                 self.left.add(reply.client, self.protection.lines(reply.update, self.side.method))
 
-    def finish(self, rows: Tensor, replies: Sequence[Reply], sound: Sequence[Received]) -> Opened:
+    def finish(self, rows: Tensor, replies: Sequence[Reply], sound: Sequence[ReceivedUpdate]) -> RoundUpdates:
         """Turn sound updates into what the method's server half gets."""
         self.traffic.up += sum(update.nbytes for _, update in sound)
         names = {client for client, _ in sound}

@@ -23,13 +23,13 @@ from unseen.federation import Federation, Split
 from unseen.methods import Method
 from unseen.models import FlatState, Network
 from unseen.privacy import (
-    ClientSide,
+    ClientContext,
     Message,
     Protection,
-    checked_answer,
+    answer_message,
     make_protection,
     require_declared,
-    sealed_update,
+    seal_update,
 )
 from unseen.seeding import global_torch_seed
 from unseen.training import ClientWork, LocalTrainingConfig, Preprocessor, Update, reason_to_reject
@@ -212,7 +212,7 @@ class Workspace:
         if experiment.update_dtype != "float32":
             rounded = update.weights.to(UPDATE_DTYPES[experiment.update_dtype]).to(torch.float32)
             update = replace(update, weights=rounded)
-        return sealed_update(experiment.protection, update, side)
+        return seal_update(experiment.protection, update, side)
 
     def reason_against(self, update: Update) -> str:
         """Why a server cannot use an update, or nothing; what is sealed was looked at by its client."""
@@ -224,7 +224,7 @@ class Workspace:
         self, client: str, memory: MutableMapping[str, Tensor], message: Message, round: int
     ) -> Message:
         """Let one client reply to a message of the protection's server half."""
-        return checked_answer(self.experiment.protection, message, self._side(client, round, memory))
+        return answer_message(self.experiment.protection, message, self._side(client, round, memory))
 
     def _side(
         self,
@@ -232,9 +232,9 @@ class Workspace:
         round: int,
         memory: MutableMapping[str, Tensor] | None,
         **more: Any,
-    ) -> ClientSide:
+    ) -> ClientContext:
         experiment = self.experiment
-        return ClientSide(
+        return ClientContext(
             client=client,
             round=round,
             seed=experiment.seed,

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from unseen.aggregation import ServerWork, Updates, layers_of, pair_distances, shown_layers
+from unseen.aggregation import ServerWork, Updates, pair_distances, select_recorded_layers, split_layers
 from unseen.callbacks.base import Listener
 from unseen.engine.base import Engine, NoAnswer, Reply
 from unseen.engine.exchange import Exchange
@@ -23,8 +23,8 @@ from unseen.errors import UnseenError
 from unseen.evaluation import VALIDATION_DOMAIN, Selection, Tally, group_scores, select
 from unseen.federation import participants
 from unseen.models import Layout
-from unseen.privacy import Leaving, Left, Opened, Received
-from unseen.privacy.record import TARGET_METRICS, TEST_METRICS, VALIDATION_METRICS
+from unseen.privacy import DisclosureEntry, DisclosureLog, ReceivedUpdate, RoundUpdates
+from unseen.privacy.disclosure import TARGET_METRICS, TEST_METRICS, VALIDATION_METRICS
 from unseen.runs.checkpoint import Checkpoint
 from unseen.runs.client_state import StateStore
 from unseen.runs.folder import RunFolder
@@ -100,7 +100,7 @@ class Rounds:
         if experiment.method.topology == "serial":
             order = experiment.method.visiting_order(chosen, round=number, seed=experiment.seed)
             groups = [[client] for client in order]
-        weights, opened, left = self.checkpoint.weights, list[Opened](), Left()
+        weights, opened, left = self.checkpoint.weights, list[RoundUpdates](), DisclosureLog()
         diagnostics: dict[str, Any] = {}
         distances: Record = {}
         bytes_up = bytes_down = 0
@@ -165,12 +165,12 @@ class Rounds:
             )
         )
 
-    def _sound_replies(self, number: int, replies: Sequence[Reply]) -> list[Received]:
+    def _sound_replies(self, number: int, replies: Sequence[Reply]) -> list[ReceivedUpdate]:
         """Set unusable updates aside with a recorded reason and return the others."""
         accepted, reasons = [], []
         for reply in replies:
             if reply.update is not None and not reply.reason:
-                accepted.append(Received(reply.client, reply.update))
+                accepted.append(ReceivedUpdate(reply.client, reply.update))
             else:
                 reasons.append(f"{reply.client!r}: {reply.reason}")
                 self._fault(number, reply.client, reply.reason)
@@ -223,7 +223,7 @@ class Rounds:
         self.listener.recorded(self.records.append(event, **values))
 
 
-def summary(opened: Sequence[Opened], diagnostics: Record) -> Record:
+def summary(opened: Sequence[RoundUpdates], diagnostics: Record) -> Record:
     """What the records say of a round's clients; their own diagnostics stand under their names."""
     told = {client: own for part in opened for client, own in part.diagnostics.items()}
     keys = sorted({key for own in told.values() for key in own})
@@ -248,9 +248,9 @@ def judged(experiment: Experiment, sets: Sequence[EvaluationSet], tallies: Seque
 
 def tallies_left(sets: Sequence[EvaluationSet], tallies: Sequence[Tally]) -> list[Record]:
     """What an evaluation let leave the domains' sites: sums over their samples."""
-    left = Left()
+    left = DisclosureLog()
     for (domain, split), tally in zip(sets, tallies, strict=True):
-        left.add(domain, [Leaving(_METRICS[split], tally.numbers, 8 * tally.numbers)])
+        left.add(domain, [DisclosureEntry(_METRICS[split], tally.numbers, 8 * tally.numbers)])
     return left.entries()
 
 
@@ -271,7 +271,7 @@ def client_distances(experiment: Experiment, updates: Updates) -> Record:
         return {}
     federation = experiment.federation
     held = [federation[federation.position(client)].domains for client in updates.clients]
-    layers = layers_of(updates.layout)
-    shown = [layers[place] for place in shown_layers(layers, updates.layout)]
+    layers = split_layers(updates.layout)
+    shown = [layers[place] for place in select_recorded_layers(layers, updates.layout)]
     found = pair_distances(updates.rows, [one[0] if len(one) == 1 else None for one in held], shown)
     return {"distances": found._asdict()} if found.layers else {}

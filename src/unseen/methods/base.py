@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
 from torch import Tensor, nn
 
-from unseen.aggregation import ServerWork, SurgeryPlan, Weighting
+from unseen.aggregation import GradientSurgery, Reduction, ServerWork, Weighting
 from unseen.hparams import Settings, make_settings
 from unseen.models import Network
-from unseen.privacy import Merge, MethodFacts
+from unseen.privacy import MethodTraits
 from unseen.registry import Registry
 from unseen.training import ClientWork, Update
 
@@ -58,7 +58,7 @@ class Method(ABC, Generic[S]):
     needs_individual_updates: ClassVar[bool] = False
     sends: tuple[str, ...] = ("model weights", "number of samples")
     in_state: tuple[str, ...] = ("model weights",)
-    merges: ClassVar[Mapping[str, Merge]] = {}
+    merges: ClassVar[Mapping[str, Reduction]] = {}
     beyond_losses: str | None = None
 
     def __init__(self, settings: S) -> None:
@@ -73,7 +73,7 @@ class Method(ABC, Generic[S]):
         return cast(Weighting, getattr(self.settings, "weighting", "samples"))
 
     @property
-    def surgery(self) -> SurgeryPlan | None:
+    def surgery(self) -> GradientSurgery | None:
         """The server half, where it needs no more than the updates' Gram matrix to combine them.
 
         Encryption can serve such a method though it needs individual updates.
@@ -81,12 +81,12 @@ class Method(ABC, Generic[S]):
         return None
 
     @property
-    def facts(self) -> MethodFacts:
+    def facts(self) -> MethodTraits:
         """What protections need to know."""
         beyond = self.beyond_losses
         if beyond is None:
-            beyond = "" if type(self).client is Method.client else MethodFacts.beyond_losses
-        return MethodFacts(
+            beyond = "" if type(self).client is Method.client else MethodTraits.beyond_losses
+        return MethodTraits(
             name=self.name,
             topology=self.topology,
             needs_individual_updates=self.needs_individual_updates,

@@ -8,7 +8,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from unseen.aggregation import WEIGHTING, ServerWork, Weighting, adjusted_weights, client_weights, normalised
+from unseen.aggregation import (
+    WEIGHTING,
+    ServerWork,
+    Weighting,
+    adjust_weights,
+    client_weights,
+    normalize_weights,
+)
 from unseen.errors import UsageError
 from unseen.evaluation import evaluate, make_tally
 from unseen.hparams import Settings, Uniform, setting
@@ -82,9 +89,9 @@ class FedGA(Method[FedGASettings]):
         if told.any():
             gaps = torch.stack([extras[GAP] for extras in work.updates.extras if GAP in extras])
             step = self.settings.step * remaining_part(work)
-            weights[told] = adjusted_weights(weights[told], gaps, step=step, centred=self.settings.centred)
+            weights[told] = adjust_weights(weights[told], gaps, step=step, centred=self.settings.centred)
         state.update(zip(keys, weights.unbind(), strict=True))
-        shares = normalised(weights).tolist()
+        shares = normalize_weights(weights).tolist()
         work.diagnostics["client_weights"] = dict(zip(clients, shares, strict=True))
         return work.updates.mean(weights)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights, normalised
+from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights, normalize_weights
 from unseen.hparams import Settings, setting
 from unseen.methods.base import Method, Paper, register
 from unseen.models import Kind
@@ -60,7 +60,7 @@ class FedNova(Method[FedNovaSettings]):
     def server(self, work: ServerWork) -> Tensor:
         """Go tau_eff steps in the direction that a mean effective step has."""
         updates = work.updates
-        shares = normalised(client_weights(updates.samples, self.settings.weighting))
+        shares = normalize_weights(client_weights(updates.samples, self.settings.weighting))
         counts = torch.stack([extras[NORMALISER] for extras in updates.extras])
         per_step = shares / counts
         steps = float(shares @ counts)

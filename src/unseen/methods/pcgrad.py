@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from unseen.aggregation import Reduction, ServerWork, SurgeryPlan, operate_on_updates, project_conflicts
+from unseen.aggregation import GradientSurgery, Reduction, ServerWork, apply_surgery, project_conflicts
 from unseen.hparams import Settings, setting
 from unseen.methods.base import Method, Paper, register
 
@@ -37,10 +37,10 @@ class PCGrad(Method[PCGradSettings]):
     needs_individual_updates = True
 
     @property
-    def surgery(self) -> SurgeryPlan:
+    def surgery(self) -> GradientSurgery:
         """Project every update against the original ones it conflicts with, in random order, and add up."""
-        return SurgeryPlan(project_conflicts, "projection", self.settings.reduction)
+        return GradientSurgery(project_conflicts, "projection", self.settings.reduction)
 
     def server(self, work: ServerWork) -> Tensor:
         """Project, and step by the mean or the sum."""
-        return operate_on_updates(work, self.surgery)
+        return apply_surgery(work, self.surgery)

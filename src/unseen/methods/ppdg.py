@@ -7,7 +7,7 @@ from functools import partial
 
 from torch import Tensor
 
-from unseen.aggregation import ServerWork, SurgeryPlan, align_conflicts, operate_on_updates
+from unseen.aggregation import GradientSurgery, ServerWork, align_conflicts, apply_surgery
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, setting
 from unseen.methods.base import Method, Paper, register
@@ -49,11 +49,11 @@ class PPDG(Method[PPDGSettings]):
     needs_individual_updates = True
 
     @property
-    def surgery(self) -> SurgeryPlan:
+    def surgery(self) -> GradientSurgery:
         """Align conflicting updates in random order, then take their mean (algorithm 1)."""
         align = partial(align_conflicts, strength=self.settings.strength, always=self.settings.always)
-        return SurgeryPlan(align, "alignment")
+        return GradientSurgery(align, "alignment")
 
     def server(self, work: ServerWork) -> Tensor:
         """Align, and step by the mean."""
-        return operate_on_updates(work, self.surgery)
+        return apply_surgery(work, self.surgery)

@@ -9,7 +9,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights, normalised, step_towards
+from unseen.aggregation import (
+    WEIGHTING,
+    ServerWork,
+    Weighting,
+    client_weights,
+    normalize_weights,
+    step_towards,
+)
 from unseen.data import Batch
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, setting
@@ -106,7 +113,7 @@ class Scaffold(Method[ScaffoldSettings]):
         weights = client_weights(updates.samples, self.settings.weighting)
         if self.settings.control:
             changes = torch.stack([extras[CHANGE] for extras in updates.extras])
-            change = normalised(weights).to(changes.dtype) @ changes
+            change = normalize_weights(weights).to(changes.dtype) @ changes
             part = len(updates) / (work.population or len(updates))
             former = work.state.get(CONTROL, torch.zeros_like(change))
             work.state[CONTROL] = former + part * change

@@ -1,57 +1,72 @@
-"""Noise, encryption, and the record of what left a client."""
+"""Privacy protections (differential privacy, secure aggregation, encryption) and the disclosure log.
 
-from unseen.privacy.base import (
-    PROTECTIONS,
-    Protection,
-    checked_answer,
-    make_protection,
-    register_protection,
-    sealed_update,
-    withheld,
-)
-from unseen.privacy.dp_clients import DPClients
-from unseen.privacy.dp_samples import DPSamples
-from unseen.privacy.encrypted import Encrypted
-from unseen.privacy.facts import (
-    ClientSide,
-    Merge,
-    Message,
-    MethodFacts,
-    Opened,
-    PlannedRun,
-    Received,
-    ServerSide,
-    gathered,
-)
-from unseen.privacy.record import Leaving, Left, plain_lines, require_declared
-from unseen.privacy.secure_sum import SecureSum
-from unseen.privacy.totals import by_sender, totals
+Names load on first use: the process that computes on ciphertexts imports `unseen.privacy.he` without torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unseen.privacy.base import (
+        PROTECTIONS,
+        Protection,
+        answer_message,
+        make_protection,
+        register_protection,
+        seal_update,
+        withhold_update,
+    )
+    from unseen.privacy.context import (
+        ClientContext,
+        Message,
+        MethodTraits,
+        PlannedRun,
+        ReceivedUpdate,
+        RoundUpdates,
+        ServerContext,
+        stack_updates,
+    )
+    from unseen.privacy.disclosure import (
+        DisclosureEntry,
+        DisclosureLog,
+        require_declared,
+        sum_bytes_by_sender,
+        sum_disclosures,
+        unprotected_entries,
+    )
 
 __all__ = [
     "PROTECTIONS",
-    "ClientSide",
-    "DPClients",
-    "DPSamples",
-    "Encrypted",
-    "Leaving",
-    "Left",
-    "Merge",
+    "ClientContext",
+    "DisclosureEntry",
+    "DisclosureLog",
     "Message",
-    "MethodFacts",
-    "Opened",
+    "MethodTraits",
     "PlannedRun",
     "Protection",
-    "Received",
-    "SecureSum",
-    "ServerSide",
-    "by_sender",
-    "checked_answer",
-    "gathered",
+    "ReceivedUpdate",
+    "RoundUpdates",
+    "ServerContext",
+    "answer_message",
     "make_protection",
-    "plain_lines",
     "register_protection",
     "require_declared",
-    "sealed_update",
-    "totals",
-    "withheld",
+    "seal_update",
+    "stack_updates",
+    "sum_bytes_by_sender",
+    "sum_disclosures",
+    "unprotected_entries",
+    "withhold_update",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name of `__all__` from the module that defines it."""
+    if name in __all__:
+        for module in ("base", "context", "disclosure"):
+            found = vars(import_module(f"{__name__}.{module}"))
+            if name in found:
+                return found[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

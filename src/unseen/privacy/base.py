@@ -6,24 +6,26 @@ Flower or files; they speak in messages of named tensors, and engines carry them
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast, get_args
 
 from torch import Tensor
 
 from unseen.errors import UnseenError
 from unseen.hparams import Settings, make_settings
-from unseen.privacy.facts import (
-    ClientSide,
+from unseen.privacy.context import (
+    ClientContext,
     Message,
-    MethodFacts,
-    Opened,
+    MethodTraits,
     PlannedRun,
-    Received,
-    ServerSide,
-    gathered,
+    ReceivedUpdate,
+    RoundUpdates,
+    ServerContext,
+    stack_updates,
 )
-from unseen.privacy.record import Leaving, plain_lines
+from unseen.privacy.disclosure import DisclosureEntry, unprotected_entries
 from unseen.registry import Registry
 from unseen.training import ClientWork, Update, reason_to_reject
 
@@ -66,7 +68,7 @@ class Protection(Generic[S]):
 
     # before the run
 
-    def why_not(self, method: MethodFacts) -> str | None:
+    def why_not(self, method: MethodTraits) -> str | None:
         """Why this protection cannot serve a method, or None if it can."""
         return None
 
@@ -92,43 +94,43 @@ class Protection(Generic[S]):
 
     # the client's half
 
-    def before_training(self, work: ClientWork, side: ClientSide) -> None:
+    def before_training(self, work: ClientWork, side: ClientContext) -> None:
         """Change how a client trains, before the method's client half gets its work."""
 
-    def seal(self, update: Update, side: ClientSide) -> Update:
+    def seal(self, update: Update, side: ClientContext) -> Update:
         """Turn an update into what is sent; the last thing that happens at the client."""
         return update
 
-    def answer(self, message: Message, side: ClientSide) -> Message:
+    def answer(self, message: Message, side: ClientContext) -> Message:
         """Reply to a message of the server's half; an UnseenError is a refusal and reaches the server."""
         raise UnseenError(f"protection {self.name!r} asks clients nothing, but a message came")
 
     # the server's half
 
-    def begin(self, side: ServerSide) -> Message:
+    def begin(self, side: ServerContext) -> Message:
         """Open a round; what is returned goes to all its clients with the weights."""
         return {}
 
-    def finish(self, side: ServerSide, received: Sequence[Received], rows: Tensor) -> Opened:
+    def finish(self, side: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor) -> RoundUpdates:
         """Turn what was received into what the method's server half gets.
 
         rows  the unsealed states among `received`, one row each
         """
-        return gathered(received, rows, side.layout)
+        return stack_updates(received, rows, side.layout)
 
-    def conclude(self, weights: Tensor, side: ServerSide) -> Tensor:
+    def conclude(self, weights: Tensor, side: ServerContext) -> Tensor:
         """Look at the new global weights before anyone else does."""
         return weights
 
     # the record
 
-    def lines(self, update: Update, method: MethodFacts) -> list[Leaving]:
+    def lines(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
         """What a sent update lets the server read, in which size, protected how."""
-        return plain_lines(update, method)
+        return unprotected_entries(update, method)
 
-    def answer_lines(self, message: Message) -> list[Leaving]:
+    def answer_lines(self, message: Message) -> list[DisclosureEntry]:
         """The same for an answer; every key of `answer`'s messages is a kind."""
-        return [Leaving(kind, value.numel(), value.nbytes) for kind, value in message.items()]
+        return [DisclosureEntry(kind, value.numel(), value.nbytes) for kind, value in message.items()]
 
     def spent(self, state: Mapping[str, Tensor]) -> dict[str, Any]:
         """Numbers that tell how far the protection has gone (an epsilon, say), for records and progress."""
@@ -139,8 +141,14 @@ class Protection(Generic[S]):
         return "Updates were sent as they are; whoever runs the server can read each client's own."
 
 
+def _all_modules() -> tuple[str, ...]:
+    """Name every module of this package, so that a new file with a registered protection is all it takes."""
+    found = pkgutil.walk_packages([str(Path(__file__).parent)], f"{__package__}.")
+    return tuple(module.name for module in found if not module.ispkg)
+
+
 PROTECTIONS: Registry[type[Protection[Any]]] = Registry(
-    "protection", group="unseen.protections", builtin=("unseen.privacy",)
+    "protection", group="unseen.protections", builtin=_all_modules()
 )
 
 
@@ -163,7 +171,7 @@ class NoProtection(Protection[Settings]):
     summary = "updates travel as they are (but for the transport's own encryption)"
 
 
-def sealed_update(protection: Protection[Any], update: Update, side: ClientSide) -> Update:
+def seal_update(protection: Protection[Any], update: Update, side: ClientContext) -> Update:
     """Let an update leave through a protection: engines call this last, where the client lives.
 
     Behind a seal the server cannot see that an update is unusable, so the client withholds it itself.
@@ -171,21 +179,21 @@ def sealed_update(protection: Protection[Any], update: Update, side: ClientSide)
     if protection.seals:
         reason = reason_to_reject(update, side.layout.size)
         if reason is not None:
-            return withheld(reason)
+            return withhold_update(reason)
     sent = protection.seal(update, side)
     if protection.seals:
         _require_named(protection, sent.extras)
     return sent
 
 
-def checked_answer(protection: Protection[Any], message: Message, side: ClientSide) -> Message:
+def answer_message(protection: Protection[Any], message: Message, side: ClientContext) -> Message:
     """Let a client answer; every kind of value in the answer must be declared."""
     answer = protection.answer(message, side)
     _require_named(protection, answer)
     return answer
 
 
-def withheld(reason: str) -> Update:
+def withhold_update(reason: str) -> Update:
     """What a client sends that keeps its update to itself."""
     import torch
 

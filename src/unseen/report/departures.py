@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unseen.privacy import by_sender
+from unseen.privacy import sum_bytes_by_sender
 from unseen.report.markup import Markup, join, section, table, tag
 from unseen.report.wording import count, size
 from unseen.runs.reader import Run
@@ -68,7 +68,7 @@ def _kinds(lines: list[dict[str, Any]]) -> Markup:
 
 def _senders(run: Run) -> Markup:
     """Every sender's own sums, folded away."""
-    found = by_sender(run.records)
+    found = sum_bytes_by_sender(run.records)
     if not found:
         return Markup("")
     rows = [

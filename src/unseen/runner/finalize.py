@@ -28,7 +28,7 @@ from unseen.evaluation import (
     predict_batches,
     select,
 )
-from unseen.privacy import Leaving, Left, totals
+from unseen.privacy import DisclosureEntry, DisclosureLog, sum_disclosures
 from unseen.runs.records import Record
 from unseen.seeding import numpy_generator
 
@@ -56,18 +56,18 @@ def final_record(engine: Engine, weights: torch.Tensor, selected_round: int) -> 
             entry["per_class"] = dict(zip(experiment.data.classes, tally.per_class(), strict=True))
             if split == "target":
                 confusion.append({"domain": domain, "matrix": tally.confusion.tolist()})
-    shown = Left()
+    shown = DisclosureLog()
     if experiment.data.task == "regression":
         scatter = _scatter(workspace) if engine.holds_data else []
         for plot in scatter:
             numbers = 2 * len(plot["truth"])
-            shown.add(plot["domain"], [Leaving(SCATTER, numbers, 8 * numbers)])
+            shown.add(plot["domain"], [DisclosureEntry(SCATTER, numbers, 8 * numbers)])
         return {**record, "scatter": scatter, "left": record["left"] + shown.entries()}
     pictures = experiment.data.is_image and not experiment.data.is_measured
     examples = _examples(workspace) if pictures and engine.holds_data else []
     if examples:
         sizes = sum(len(example["png"]) * 3 // 4 for example in examples)
-        shown.add(examples[0]["domain"], [Leaving(PICTURES, len(examples), sizes)])
+        shown.add(examples[0]["domain"], [DisclosureEntry(PICTURES, len(examples), sizes)])
     return {
         **record,
         "confusion": confusion,
@@ -120,7 +120,7 @@ def make_result(records: Sequence[Record], *, selection: Selection, task: Task) 
         "target_domains": {score["domain"]: score["metrics"] for score in targets},
         "bytes_up": sum(record["bytes_up"] for record in rounds),
         "bytes_down": sum(record["bytes_down"] for record in rounds),
-        "left": totals(records),
+        "left": sum_disclosures(records),
     }
 
 

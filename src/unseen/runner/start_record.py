@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unseen.privacy import Leaving, Left
+from unseen.privacy import DisclosureEntry, DisclosureLog
 from unseen.runner.prepare import Setup
 
 FACTS = "numbers of samples and class counts"
@@ -16,20 +16,20 @@ _PASSES = 2
 
 def left_beforehand(setup: Setup) -> list[dict[str, Any]]:
     """The start record's lines; they are the same for all clients but for the data's own size."""
-    experiment, left = setup.experiment, Left()
+    experiment, left = setup.experiment, DisclosureLog()
     federation, data = experiment.federation, experiment.data
     for position in range(len(federation)):
         client = federation[position]
         counted = 3 + len(client.domains) * len(data.classes)
-        left.add(client.name, [Leaving(FACTS, counted, 8 * counted)])
+        left.add(client.name, [DisclosureEntry(FACTS, counted, 8 * counted)])
         if setup.encoding is not None:
             columns = setup.encoding.columns
             each = 4 * (len(columns) + 1) + sum(len(column.levels or ()) for column in columns)
-            left.add(client.name, [Leaving(TABLE_SUMS, _PASSES * each, 8 * _PASSES * each)])
+            left.add(client.name, [DisclosureEntry(TABLE_SUMS, _PASSES * each, 8 * _PASSES * each)])
     if experiment.method.topology == "pooled":
         inputs, targets = data.inputs[:1], data.targets[:1]
         for domain in federation.sources:
             rows = int((data.domain_of[federation[0].train] == data.domains.index(domain)).sum())
             values = rows * (inputs.size + targets.size)
-            left.add(domain, [Leaving(ALL_DATA, values, rows * (inputs.nbytes + targets.nbytes))])
+            left.add(domain, [DisclosureEntry(ALL_DATA, values, rows * (inputs.nbytes + targets.nbytes))])
     return left.entries([federation.names[position] for position in range(len(federation))])

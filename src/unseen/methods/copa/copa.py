@@ -12,7 +12,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from unseen.aggregation import ServerWork, normalised
+from unseen.aggregation import ServerWork, normalize_weights
 from unseen.data import Batch
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, setting
@@ -91,7 +91,7 @@ class COPA(Method[COPASettings]):
         for domain, places in heads.items():
             for place in places:
                 merged[place] = (
-                    normalised(counts[:, domain]).float() @ updates.rows[:, place]
+                    normalize_weights(counts[:, domain]).float() @ updates.rows[:, place]
                     if counts[:, domain].any()
                     else work.weights[place]
                 )

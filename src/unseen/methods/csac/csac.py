@@ -9,8 +9,8 @@ from typing import cast
 import torch
 from torch import Size, Tensor
 
-from unseen.aggregation import ServerWork, layer_distances, layerwise_weighted_sum, shown_layers
-from unseen.aggregation.divergence import divergence_weights
+from unseen.aggregation import ServerWork, layer_distances, layerwise_weighted_sum, select_recorded_layers
+from unseen.aggregation.distances import divergence_weights
 from unseen.data import Batch
 from unseen.errors import UsageError
 from unseen.methods._shared import frozen_copy
@@ -57,7 +57,7 @@ class CSAC(Method[CSACSettings]):
             updates.rows, updates.layout, metric=settings.metric, grouping=settings.layer
         )
         weights = divergence_weights(distances, settings.strategy)
-        shown = shown_layers(layers, updates.layout)
+        shown = select_recorded_layers(layers, updates.layout)
         work.diagnostics["layers"] = [layers[position].name for position in shown]
         work.diagnostics["layer_weights"] = [
             [round(value, 5) for value in row] for row in weights[shown].tolist()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from unseen.aggregation import Grouping, Metric
-from unseen.aggregation.divergence import Strategy
+from unseen.aggregation import DistanceMetric, Grouping
+from unseen.aggregation.distances import LayerWeighting
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, Uniform, setting
 
@@ -30,10 +30,10 @@ class CSACSettings(Settings):
     )
     label_smoothing: float = setting(0.1, "label smoothing in acquisition; 0 = off", search=Uniform(0.0, 0.2))
     cross_entropy: bool = setting(True, "whether calibration minimises the task's own loss too")
-    strategy: Strategy = setting(
+    strategy: LayerWeighting = setting(
         "divergence", "who counts more in the merged model: clients far from the mean, near it, or all alike"
     )
-    metric: Metric = setting("l2", "distance of a client's layer to the mean: l2, l1 or cosine")
+    metric: DistanceMetric = setting("l2", "distance of a client's layer to the mean: l2, l1 or cosine")
     layer: Grouping = setting("tensor", "what gets weights of its own in merging: every tensor or module")
     alignment: Alignment = setting(
         "cross-layer", "which layers are aligned: every pair, each with its own partner, or none"

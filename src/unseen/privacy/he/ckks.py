@@ -31,7 +31,7 @@ NOISE, NOISE_PER_ROW = 1e-5, 1e-6
 """More than the scheme's own error on a sum of products (measured: 2e-6, and 1.3e-7 for each added up)."""
 
 
-def library() -> Any:
+def import_tenseal() -> Any:
     """TenSEAL, or what to install."""
     try:
         import tenseal
@@ -55,7 +55,7 @@ class KeyHolder:
 
         products  whether the server shall multiply ciphertexts and sum up their slots
         """
-        tenseal = library()
+        tenseal = import_tenseal()
         context = tenseal.context(
             tenseal.SCHEME_TYPE.CKKS,
             DEGREE,
@@ -87,7 +87,7 @@ class KeyHolder:
 
     def encrypt(self, numbers: Real) -> bytes:
         """Encrypt up to `SLOTS` numbers."""
-        return bytes(library().ckks_vector(self._context, numbers).serialize())
+        return bytes(import_tenseal().ckks_vector(self._context, numbers).serialize())
 
     def decrypt(self, ciphertext: bytes) -> Real:
         """Read a ciphertext."""
@@ -106,7 +106,7 @@ class KeyHolder:
 def open_context(saved: bytes) -> Any:
     """Read a context, public or secret."""
     try:
-        return library().context_from(saved, n_threads=1)
+        return import_tenseal().context_from(saved, n_threads=1)
     except ValueError as error:
         raise UnseenError(
             f"a key of the encryption cannot be read ({error}); was it cut or changed?"
@@ -116,6 +116,6 @@ def open_context(saved: bytes) -> Any:
 def open_ciphertext(context: Any, ciphertext: bytes) -> Any:
     """Read a ciphertext, still encrypted."""
     try:
-        return library().ckks_vector_from(context, ciphertext)
+        return import_tenseal().ckks_vector_from(context, ciphertext)
     except (ValueError, RuntimeError) as error:
         raise UnseenError(f"a ciphertext cannot be read ({error}); was it cut or changed?") from error

@@ -9,20 +9,20 @@ from __future__ import annotations
 import secrets
 
 import numpy as np
+import numpy.typing as npt
 
 from unseen.errors import UnseenError, missing_extra
-from unseen.privacy.fixed_point import Whole
 
 KEY_BYTES = 32
 _PURPOSE = b"unseen secure sum 1: "
 
 
-def require_library() -> None:
-    """Say what to install where `cryptography` is missing."""
+def require_cryptography(extra: str, needed_for: str) -> None:
+    """Raise an error that names the extra to install if `cryptography` is missing."""
     try:
         import cryptography  # noqa: F401
     except ImportError as error:
-        raise missing_extra("cryptography", "privacy", "--protect secure-sum") from error
+        raise missing_extra("cryptography", extra, needed_for) from error
 
 
 def new_secret() -> bytes:
@@ -66,7 +66,7 @@ def stream(seed: bytes, size: int) -> bytes:
     return Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(size))
 
 
-def mask(seed: bytes, size: int) -> Whole:
+def mask(seed: bytes, size: int) -> npt.NDArray[np.uint64]:
     """Numbers modulo 2^64 out of the seed's stream."""
     return np.frombuffer(stream(seed, 8 * size), dtype="<u8").astype(np.uint64, copy=False)
 

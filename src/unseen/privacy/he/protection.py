@@ -12,28 +12,39 @@ from torch import Tensor
 from unseen.errors import UnseenError, UsageError
 from unseen.hparams import Settings
 from unseen.models import Layout
-from unseen.privacy import encrypted_gram, encrypted_sum
-from unseen.privacy.asking import number_of_parts
-from unseen.privacy.base import Protection, register_protection, withheld
-from unseen.privacy.encrypted_gram import COEFFICIENTS, DECISIONS
-from unseen.privacy.encrypted_round import DECIDE, OPEN, EncryptedRound
-from unseen.privacy.encrypted_sum import MEAN
-from unseen.privacy.encrypted_update import CIPHERTEXTS, COUNTERS, MAGNITUDES, Division, encrypted
-from unseen.privacy.encryption_cost import calibrate, describe, estimate
-from unseen.privacy.facts import (
+from unseen.privacy.base import Protection, register_protection, withhold_update
+from unseen.privacy.context import (
     SAMPLES,
-    ClientSide,
+    ClientContext,
     Message,
-    MethodFacts,
-    Opened,
+    MethodTraits,
     PlannedRun,
-    Received,
-    ServerSide,
+    ReceivedUpdate,
+    RoundUpdates,
+    ServerContext,
 )
-from unseen.privacy.he.ckks import SLOTS, library
-from unseen.privacy.he.encrypted_server import EncryptedServer
-from unseen.privacy.he.server_process import ServerProcess
-from unseen.privacy.key_delivery import (
+from unseen.privacy.crypto import require_cryptography
+from unseen.privacy.disclosure import PLAIN, DisclosureEntry
+from unseen.privacy.he.aggregate import (
+    COEFFICIENTS,
+    DECIDE,
+    DECISIONS,
+    MEAN,
+    OPEN,
+    EncryptedRound,
+    decide_coefficients,
+    decrypt_sum,
+)
+from unseen.privacy.he.ciphertext_packing import (
+    CIPHERTEXTS,
+    COUNTERS,
+    MAGNITUDES,
+    CiphertextLayout,
+    encrypt_update,
+)
+from unseen.privacy.he.ckks import SLOTS, import_tenseal
+from unseen.privacy.he.encryption_cost import calibrate, describe, estimate
+from unseen.privacy.he.key_exchange import (
     CONTEXT,
     KEY_ID,
     LOCKED,
@@ -41,10 +52,9 @@ from unseen.privacy.key_delivery import (
     STEP,
     KeyRing,
     deliver_key,
-    require_library,
 )
-from unseen.privacy.masking import as_bytes
-from unseen.privacy.record import PLAIN, Leaving
+from unseen.privacy.he.server_process import EncryptedServer, ServerProcess
+from unseen.privacy.serialization import count_parts, tensor_to_bytes
 from unseen.training import Update
 
 HIDDEN = "encrypted: the server held only ciphertexts"
@@ -97,7 +107,7 @@ class Encrypted(Protection[Settings]):
 
     # before the run
 
-    def why_not(self, method: MethodFacts) -> str | None:
+    def why_not(self, method: MethodTraits) -> str | None:
         """Serve weighted means of states, and combinations that depend on their Gram matrix only."""
         if method.topology == "pooled":
             return "it pools the data itself, so there are no updates to encrypt"
@@ -116,8 +126,8 @@ class Encrypted(Protection[Settings]):
 
     def check(self, run: PlannedRun) -> None:
         """Ask for the libraries, and for someone to hide among."""
-        library()
-        require_library()
+        import_tenseal()
+        require_cryptography(self.extra, f"--protect {self.name}")
         if run.in_round < 2:
             raise UsageError(
                 f"--protect {self.name} needs at least 2 clients in a round, here is {run.in_round}: the "
@@ -127,41 +137,41 @@ class Encrypted(Protection[Settings]):
     def cost_notes(self, run: PlannedRun) -> list[str]:
         """Seconds and bytes of a round, from a calibration on a few ciphertexts."""
         products, clients = run.method.surgery is not None, run.in_round
-        division = Division.of(Layout.of(run.module))
+        division = CiphertextLayout.of(Layout.of(run.module))
         cost = estimate(calibrate(products=products), division, clients=clients, products=products)
         return [describe(cost, clients=clients, numbers=run.numbers)]
 
     # the client's half: a key holder
 
-    def seal(self, update: Update, side: ClientSide) -> Update:
+    def seal(self, update: Update, side: ClientContext) -> Update:
         """Send ciphertexts, and what the server must weigh them by; diagnostics stay with the client."""
         if side.start is None:
             raise ValueError("an update is sealed where it was trained, with the weights it started from")
         try:
             holder = KeyRing(side.memory).holder(side.received[KEY_ID])
         except UnseenError as error:
-            return withheld(str(error))
-        sent = encrypted(update, side.start, holder, method=side.method, layout=side.layout)
+            return withhold_update(str(error))
+        sent = encrypt_update(update, side.start, holder, method=side.method, layout=side.layout)
         return replace(update, weights=torch.empty(0), loss=0.0, extras=sent, diagnostics={})
 
-    def answer(self, message: Message, side: ClientSide) -> Message:
+    def answer(self, message: Message, side: ClientContext) -> Message:
         """Pass the key on, decide on a decrypted Gram matrix, or decrypt the sum."""
         ring, step = KeyRing(side.memory), message[STEP]
         if torch.equal(step, DECIDE):
-            return encrypted_gram.decide(message, ring.holder(), side)
+            return decide_coefficients(message, ring.holder(), side)
         if torch.equal(step, OPEN):
-            return encrypted_sum.opened(message, ring.holder(), Division.of(side.layout))
+            return decrypt_sum(message, ring.holder(), CiphertextLayout.of(side.layout))
         return ring.answer(message)
 
     # the server's half
 
-    def begin(self, side: ServerSide) -> Message:
+    def begin(self, side: ServerContext) -> Message:
         """See to it that all clients hold the key; the process for the arithmetic starts meanwhile."""
         self._process = self._process or ServerProcess()
         deliver_key(side, products=side.method.surgery is not None)
         return {KEY_ID: side.state[KEY_ID]}
 
-    def finish(self, side: ServerSide, received: Sequence[Received], rows: Tensor) -> Opened:
+    def finish(self, side: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor) -> RoundUpdates:
         """Compute on ciphertexts what the method makes of the updates, and have it decrypted."""
         if len(received) < 2:
             raise UnseenError(
@@ -170,35 +180,37 @@ class Encrypted(Protection[Settings]):
             )
         return EncryptedRound(self._ready(side), side, received).merged()
 
-    def _ready(self, side: ServerSide) -> ServerProcess:
+    def _ready(self, side: ServerContext) -> ServerProcess:
         """The process, with the public context of the run's key."""
         self._process = self._process or ServerProcess()
         if self._opened is None or not torch.equal(self._opened, side.state[KEY_ID]):
-            self._process.run(EncryptedServer.open, as_bytes(side.state[CONTEXT]))
+            self._process.run(EncryptedServer.open, tensor_to_bytes(side.state[CONTEXT]))
             self._opened = side.state[KEY_ID]
         return self._process
 
     # the record
 
-    def lines(self, update: Update, method: MethodFacts) -> list[Leaving]:
+    def lines(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
         """Ciphertexts, filled up, hold state and loss; the rest is what the server weighs them by."""
         ciphertexts = update.extras[CIPHERTEXTS]
-        numbers = SLOTS * number_of_parts(ciphertexts)
+        numbers = SLOTS * count_parts(ciphertexts)
         return [
-            Leaving(", ".join(method.in_state), numbers, ciphertexts.nbytes, HIDDEN),
-            Leaving(LOSS, 1, 0, HIDDEN),
-            Leaving(SAMPLES, 1, _NUMBER),
-            Leaving(COUNTS, 2, 2 * _NUMBER),
+            DisclosureEntry(", ".join(method.in_state), numbers, ciphertexts.nbytes, HIDDEN),
+            DisclosureEntry(LOSS, 1, 0, HIDDEN),
+            DisclosureEntry(SAMPLES, 1, _NUMBER),
+            DisclosureEntry(COUNTS, 2, 2 * _NUMBER),
             *(
-                Leaving(kind, value.numel(), value.nbytes, PLAIN)
+                DisclosureEntry(kind, value.numel(), value.nbytes, PLAIN)
                 for kind, value in update.extras.items()
                 if kind != CIPHERTEXTS
             ),
         ]
 
-    def answer_lines(self, message: Message) -> list[Leaving]:
+    def answer_lines(self, message: Message) -> list[DisclosureEntry]:
         """Keys tell nothing of the data; coefficients and the mean are what the run is for."""
-        return [Leaving(kind, value.numel(), value.nbytes, _HOW[kind]) for kind, value in message.items()]
+        return [
+            DisclosureEntry(kind, value.numel(), value.nbytes, _HOW[kind]) for kind, value in message.items()
+        ]
 
     def statement(self) -> str:
         """What the server could read."""

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from unseen.privacy.encrypted_update import Division
+from unseen.privacy.he.ciphertext_packing import CiphertextLayout
 from unseen.privacy.he.ckks import SLOTS, KeyHolder
-from unseen.privacy.he.encrypted_server import EncryptedServer
+from unseen.privacy.he.server_process import EncryptedServer
 
 R = TypeVar("R")
 
@@ -80,7 +80,7 @@ def calibrate(*, products: bool, times: int = 2) -> Calibration:
     )
 
 
-def estimate(measured: Calibration, division: Division, *, clients: int, products: bool) -> RoundCost:
+def estimate(measured: Calibration, division: CiphertextLayout, *, clients: int, products: bool) -> RoundCost:
     """Scale the calibration to a round's ciphertexts."""
     parameters, rows = len(division.rows[0]), sum(map(len, division.rows))
     pairs = clients * (clients + 1) // 2 if products else 0

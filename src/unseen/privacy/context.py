@@ -7,23 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from unseen.aggregation import SurgeryPlan, Updates, Weighting
+from unseen.aggregation import GradientSurgery, Reduction, Updates, Weighting
 from unseen.models import Layout
 from unseen.training import LocalTrainingConfig, Update
 
 Message = dict[str, Tensor]
 """Named tensors: the one form in which protections speak, because every engine can carry it."""
-Merge = Literal["mean", "sum"]
 SAMPLES = "number of samples"
 
 
 @dataclass(frozen=True)
-class MethodFacts:
+class MethodTraits:
     """What a method says of itself.
 
     sends      every kind of value that leaves a client
@@ -42,8 +41,8 @@ class MethodFacts:
     sends: tuple[str, ...] = ("model weights", SAMPLES)
     in_state: tuple[str, ...] = ("model weights",)
     weighting: Weighting = "samples"
-    merges: Mapping[str, Merge] = field(default_factory=dict)
-    surgery: SurgeryPlan | None = None
+    merges: Mapping[str, Reduction] = field(default_factory=dict)
+    surgery: GradientSurgery | None = None
     beyond_losses: str = "it does not say that it uses samples only by the loss that each has alone"
 
     @property
@@ -61,7 +60,7 @@ class PlannedRun:
     module       what clients train and send
     """
 
-    method: MethodFacts
+    method: MethodTraits
     rounds: int
     train_sizes: Sequence[int]
     in_round: int
@@ -76,7 +75,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class ClientSide:
+class ClientContext:
     """What the client's half of a protection may use: it runs where the client lives.
 
     received  what the server's half sent to all clients of the round, with the weights
@@ -87,7 +86,7 @@ class ClientSide:
     client: str
     round: int
     seed: int
-    method: MethodFacts
+    method: MethodTraits
     layout: Layout
     received: Mapping[str, Tensor] = field(default_factory=dict)
     memory: MutableMapping[str, Tensor] = field(default_factory=dict)
@@ -102,8 +101,17 @@ def _nobody(_: Mapping[str, Message]) -> dict[str, Message]:
     return {}
 
 
+def ask_in_turn(clients: Sequence[str], message: Message, ask: Ask) -> tuple[str, Message] | None:
+    """The first client that answers, and its answer; the refusals of others go to the records."""
+    for client in clients:
+        answer = ask({client: message}).get(client)
+        if answer is not None:
+            return client, answer
+    return None
+
+
 @dataclass
-class ServerSide:
+class ServerContext:
     """What the server's half of a protection may use in a round.
 
     clients  the names of those that were asked to train, in the order of the federation
@@ -116,7 +124,7 @@ class ServerSide:
     round: int
     seed: int
     clients: tuple[str, ...]
-    method: MethodFacts
+    method: MethodTraits
     layout: Layout
     weights: Tensor
     population: int
@@ -125,7 +133,7 @@ class ServerSide:
     notes: dict[str, Any] = field(default_factory=dict)
 
 
-class Received(NamedTuple):
+class ReceivedUpdate(NamedTuple):
     """An update as it reached the server from a client."""
 
     client: str
@@ -133,7 +141,7 @@ class Received(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Opened:
+class RoundUpdates:
     """What the method's server half and the records get of a round.
 
     loss         mean training loss over the clients
@@ -147,12 +155,12 @@ class Opened:
     diagnostics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def gathered(received: Sequence[Received], rows: Tensor, layout: Layout) -> Opened:
+def stack_updates(received: Sequence[ReceivedUpdate], rows: Tensor, layout: Layout) -> RoundUpdates:
     """Updates as they were sent, one row a client."""
     updates = [update for _, update in received]
     samples = torch.tensor([update.samples for update in updates], dtype=torch.float64)
     total = sum(update.samples for update in updates)
-    return Opened(
+    return RoundUpdates(
         updates=Updates(
             clients=tuple(client for client, _ in received),
             rows=rows,

@@ -9,22 +9,22 @@ import torch
 from torch import Tensor
 
 
-class Clipped(NamedTuple):
+class ClippedVector(NamedTuple):
     """A vector no longer than the bound, and whether it was within the bound before."""
 
     vector: Tensor
     within: bool
 
 
-def clipped(vector: Tensor, bound: float) -> Clipped:
+def clip_to_norm(vector: Tensor, bound: float) -> ClippedVector:
     """Shorten a vector to the bound if it is longer."""
     norm = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
     if norm <= bound:
-        return Clipped(vector, True)
-    return Clipped(vector * (bound / norm), False)
+        return ClippedVector(vector, True)
+    return ClippedVector(vector * (bound / norm), False)
 
 
-class Shares(NamedTuple):
+class NoiseSplit(NamedTuple):
     """One mechanism's noise divided between a sum of updates and a count of those within the bound.
 
     updates  the noise multiplier for the sum of updates, whose parts have norm 1 in units of the bound
@@ -35,17 +35,17 @@ class Shares(NamedTuple):
     counts: float
 
 
-def divided(noise: float, *, share: float) -> Shares:
+def split_noise(noise: float, *, share: float) -> NoiseSplit:
     """Divide so that both together spend what `noise` spends (Andrew et al. 2021, theorem 1).
 
     1/noise^2 = 1/updates^2 + 1/(2 counts)^2; `share` is the second term's part of the whole. With no share
     nothing is counted.
     """
     if not share:
-        return Shares(updates=noise, counts=math.inf)
-    return Shares(updates=noise / math.sqrt(1 - share), counts=noise / (2 * math.sqrt(share)))
+        return NoiseSplit(updates=noise, counts=math.inf)
+    return NoiseSplit(updates=noise / math.sqrt(1 - share), counts=noise / (2 * math.sqrt(share)))
 
 
-def followed(bound: float, within: float, *, quantile: float, rate: float) -> float:
+def update_clip_norm(bound: float, within: float, *, quantile: float, rate: float) -> float:
     """Step the bound geometrically: C exp(-rate (b - quantile)) if a part b is within it (section 2)."""
     return bound * math.exp(-rate * (within - quantile))

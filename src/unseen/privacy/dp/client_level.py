@@ -14,17 +14,25 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from unseen.aggregation import SummedUpdates
 from unseen.errors import UsageError
 from unseen.federation import participant_count
 from unseen.hparams import setting
-from unseen.privacy.accountant import Steps, epsilon_of, require_opacus
 from unseen.privacy.base import Protection, register_protection
-from unseen.privacy.clipping import Shares, clipped, divided, followed
-from unseen.privacy.dp_settings import DPSettings, filled_in, require_no_buffers, spent_numbers
-from unseen.privacy.facts import ClientSide, Message, MethodFacts, Opened, PlannedRun, Received, ServerSide
-from unseen.privacy.noise import NoiseStream, noise_key
-from unseen.privacy.numbers import SummedUpdates
-from unseen.privacy.record import Leaving, plain_lines
+from unseen.privacy.context import (
+    ClientContext,
+    Message,
+    MethodTraits,
+    PlannedRun,
+    ReceivedUpdate,
+    RoundUpdates,
+    ServerContext,
+)
+from unseen.privacy.disclosure import DisclosureEntry, unprotected_entries
+from unseen.privacy.dp.accountant import Steps, compute_epsilon, require_opacus
+from unseen.privacy.dp.clipping import NoiseSplit, clip_to_norm, split_noise, update_clip_norm
+from unseen.privacy.dp.dp_settings import DPSettings, privacy_record, require_no_buffers, resolve_noise
+from unseen.privacy.dp.noise import NoiseStream, noise_key
 from unseen.training import Update
 
 WITHIN = "whether the update was within the clipping norm"
@@ -68,7 +76,7 @@ class DPClients(Protection[DPClientsSettings]):
     sends = (WITHIN,)
     draws_clients = True
 
-    def why_not(self, method: MethodFacts) -> str | None:
+    def why_not(self, method: MethodTraits) -> str | None:
         """Serve methods whose server half needs nothing but one mean of states."""
         if method.topology == "pooled":
             return "it pools the data itself, so there are no updates to clip"
@@ -92,12 +100,14 @@ class DPClients(Protection[DPClientsSettings]):
     def planned(self, run: PlannedRun) -> Self:
         """Find delta, and the noise for a target epsilon."""
         steps = Steps(run.in_round / len(run.train_sizes), run.rounds)
-        return type(self)(filled_in(self.settings, units=len(run.train_sizes), worst=[steps]))
+        return type(self)(resolve_noise(self.settings, units=len(run.train_sizes), worst=[steps]))
 
     def cost_notes(self, run: PlannedRun) -> list[str]:
         """What epsilon comes to, what it covers, and how much louder than a client the noise is."""
         settings, rate = self.settings, run.in_round / len(run.train_sizes)
-        spent = epsilon_of([Steps(rate, run.rounds)], noise=settings.multiplier, delta=settings.tolerated)
+        spent = compute_epsilon(
+            [Steps(rate, run.rounds)], noise=settings.multiplier, delta=settings.tolerated
+        )
         ratio = self._noises.updates * math.sqrt(run.numbers) / run.in_round
         return [
             f"{self.name}: epsilon {spent:.3g} at delta {settings.tolerated:.2g} for a client after "
@@ -123,21 +133,21 @@ class DPClients(Protection[DPClientsSettings]):
 
     # the client's half
 
-    def seal(self, update: Update, side: ClientSide) -> Update:
+    def seal(self, update: Update, side: ClientContext) -> Update:
         """Clip the difference from the round's start; diagnostics stay with the client."""
         assert side.start is not None, "updates are sealed after training"
         start = side.start.to(update.weights.device)
-        change = clipped(update.weights - start, float(side.received[_CLIP]))
+        change = clip_to_norm(update.weights - start, float(side.received[_CLIP]))
         told = {WITHIN: torch.tensor([change.within])} if self.settings.adaptive else {}
         return replace(update, weights=start + change.vector, extras=told, diagnostics={})
 
     # the server's half
 
-    def begin(self, side: ServerSide) -> Message:
+    def begin(self, side: ServerContext) -> Message:
         """Tell the clients the clipping norm."""
         return {_CLIP: torch.tensor([self._clip(side.state)], dtype=torch.float64)}
 
-    def finish(self, side: ServerSide, received: Sequence[Received], rows: Tensor) -> Opened:
+    def finish(self, side: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor) -> RoundUpdates:
         """Add up what is within the norm, add noise, and divide by the number of clients expected.
 
         Updates are clipped once more: rounding, or a client that does not clip, may have left them longer.
@@ -146,16 +156,16 @@ class DPClients(Protection[DPClientsSettings]):
         expected = float(side.state[_RATE]) * side.population
         total = torch.zeros(len(side.weights), dtype=torch.float64)
         for row in rows:
-            total += clipped(row.double() - side.weights.double(), clip).vector
+            total += clip_to_norm(row.double() - side.weights.double(), clip).vector
         stream = self._stream("noise", side.round, seed=side.seed, memory=side.state)
         total += torch.from_numpy(stream.normal(len(total)) * noises.updates * clip)
         if self.settings.adaptive:
             centred = sum(float(update.extras[WITHIN]) - 0.5 for _, update in received)
             part = (centred + noises.counts * float(stream.normal(1)[0])) / expected + 0.5
-            clip = followed(clip, part, quantile=self.settings.quantile, rate=self.settings.clip_rate)
+            clip = update_clip_norm(clip, part, quantile=self.settings.quantile, rate=self.settings.clip_rate)
             side.state[_CLIP] = torch.tensor([clip], dtype=torch.float64)
         side.state[_ROUNDS] = torch.tensor([side.round])
-        return Opened(
+        return RoundUpdates(
             updates=SummedUpdates(
                 clients=tuple(client for client, _ in received),
                 rows=(side.weights.double() + total / expected).float()[None],
@@ -171,7 +181,7 @@ class DPClients(Protection[DPClientsSettings]):
 
     # the record
 
-    def lines(self, update: Update, method: MethodFacts) -> list[Leaving]:
+    def lines(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
         """Updates are clipped when they leave, and noised only behind the server."""
         state = ", ".join(method.in_state)
         how = {
@@ -180,7 +190,7 @@ class DPClients(Protection[DPClientsSettings]):
         }
         return [
             replace(line, protected=how.get(line.kind, line.protected))
-            for line in plain_lines(update, method)
+            for line in unprotected_entries(update, method)
         ]
 
     def spent(self, state: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -188,8 +198,8 @@ class DPClients(Protection[DPClientsSettings]):
         if _ROUNDS not in state:
             return {}
         settings, rate, rounds = self.settings, float(state[_RATE]), int(state[_ROUNDS])
-        epsilon = epsilon_of([Steps(rate, rounds)], noise=settings.multiplier, delta=settings.tolerated)
-        return spent_numbers(
+        epsilon = compute_epsilon([Steps(rate, rounds)], noise=settings.multiplier, delta=settings.tolerated)
+        return privacy_record(
             settings,
             unit="client",
             epsilon=epsilon,
@@ -208,9 +218,9 @@ class DPClients(Protection[DPClientsSettings]):
         )
 
     @property
-    def _noises(self) -> Shares:
+    def _noises(self) -> NoiseSplit:
         share = self.settings.clip_share if self.settings.adaptive else 0.0
-        return divided(self.settings.multiplier, share=share)
+        return split_noise(self.settings.multiplier, share=share)
 
     def _clip(self, state: Mapping[str, Tensor]) -> float:
         return float(state[_CLIP]) if _CLIP in state else self.settings.clip

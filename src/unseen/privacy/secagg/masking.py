@@ -11,16 +11,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import MutableMapping
 from functools import partial
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from unseen.errors import UnseenError
-from unseen.privacy import keys, shamir
-from unseen.privacy.facts import Message
-from unseen.privacy.fixed_point import Whole
+from unseen.privacy import crypto
+from unseen.privacy.context import Message
+from unseen.privacy.secagg import shamir
+from unseen.privacy.secagg.fixed_point import Whole
+from unseen.privacy.serialization import bytes_to_tensor, tensor_to_bytes
 
 SECRET, DEALT, SENT = "secret of the round", "roster of the round", "sent in the round"
 PUBLIC, SHARES, REVEALED = "public keys", "encrypted shares", "revealed shares"
@@ -28,7 +28,7 @@ FEWEST = 3
 """With two clients, each could subtract its own part from the sum."""
 
 
-class Session:
+class MaskingSession:
     """One client in one round; all it must remember is a secret, which its last answer deletes.
 
     The places of clients are those in the roster, a table of everyone's two public keys.
@@ -39,11 +39,11 @@ class Session:
 
     def advertise(self) -> Message:
         """Begin: draw a fresh secret and tell two public keys, for masks and for locking shares."""
-        self.memory[SECRET] = as_tensor(keys.new_secret())
+        self.memory[SECRET] = bytes_to_tensor(crypto.new_secret())
         for former in (DEALT, SENT):
             self.memory.pop(former, None)
-        both = keys.public_key(self._key("mask")) + keys.public_key(self._key("box"))
-        return {PUBLIC: as_tensor(both)}
+        both = crypto.public_key(self._key("mask")) + crypto.public_key(self._key("box"))
+        return {PUBLIC: bytes_to_tensor(both)}
 
     def deal(self, roster: Tensor, *, threshold: int) -> Message:
         """Deal the mask key and the seed of the own mask out to all, each share locked for its receiver."""
@@ -52,21 +52,21 @@ class Session:
         if len(roster) < max(threshold, FEWEST):
             raise UnseenError(f"a roster of {len(roster)} clients hides nobody: {threshold} must help")
         me, digest = self._place(roster), _digest(roster)
-        self.memory[DEALT] = as_tensor(digest)
+        self.memory[DEALT] = bytes_to_tensor(digest)
         dealt = [
             shamir.split(
                 self._key(name),
                 threshold=threshold,
                 shares=len(roster),
-                random=partial(keys.stream, self._key(f"coefficients: {name}")),
+                random=partial(crypto.stream, self._key(f"coefficients: {name}")),
             )
             for name in ("own mask", "mask")
         ]
         boxes = [
-            keys.lock(own + shared, self._box_key(roster, me, other))
+            crypto.lock(own + shared, self._box_key(roster, me, other))
             for other, (own, shared) in enumerate(zip(*dealt, strict=True))
         ]
-        return {SHARES: torch.stack([as_tensor(box) for box in boxes])}
+        return {SHARES: torch.stack([bytes_to_tensor(box) for box in boxes])}
 
     def masked(self, numbers: Whole, roster: Tensor, taking_part: Tensor) -> Whole:
         """Hide numbers behind the own mask and those shared with everyone who takes part.
@@ -77,7 +77,7 @@ class Session:
         if SENT in self.memory:
             raise UnseenError("an update was sent in this round already; masks serve once only")
         self.memory[SENT] = torch.ones(1)
-        hidden = numbers + keys.mask(self._key("own mask"), len(numbers))
+        hidden = numbers + crypto.mask(self._key("own mask"), len(numbers))
         for other in taking_part.nonzero().flatten().tolist():
             if other != me:
                 seed = pair_seed(self._key("mask"), roster, me=me, other=other, round=self.round)
@@ -98,9 +98,9 @@ class Session:
             raise UnseenError(f"{int(survivors.sum())} clients sent something, {threshold} are needed")
         revealed = torch.zeros(len(roster), shamir.SHARE_BYTES, dtype=torch.uint8)
         for other in taking_part.nonzero().flatten().tolist():
-            both = keys.unlock(as_bytes(shares[other]), self._box_key(roster, other, me))
+            both = crypto.unlock(tensor_to_bytes(shares[other]), self._box_key(roster, other, me))
             half = slice(0, shamir.SHARE_BYTES) if bool(survivors[other]) else slice(shamir.SHARE_BYTES, None)
-            revealed[other] = as_tensor(both[half])
+            revealed[other] = bytes_to_tensor(both[half])
         for spent in (SECRET, DEALT, SENT):
             self.memory.pop(spent, None)
         return {REVEALED: revealed}
@@ -108,54 +108,44 @@ class Session:
     def _key(self, purpose: str) -> bytes:
         if SECRET not in self.memory:
             raise UnseenError("this client has no secret for the round: it has helped already or never began")
-        return keys.derive(as_bytes(self.memory[SECRET]), purpose)
+        return crypto.derive(tensor_to_bytes(self.memory[SECRET]), purpose)
 
     def _place(self, roster: Tensor) -> int:
-        mine = keys.public_key(self._key("mask")) + keys.public_key(self._key("box"))
-        places = [place for place, both in enumerate(roster) if as_bytes(both) == mine]
+        mine = crypto.public_key(self._key("mask")) + crypto.public_key(self._key("box"))
+        places = [place for place, both in enumerate(roster) if tensor_to_bytes(both) == mine]
         if len(places) != 1:
             raise UnseenError("this client's keys are not in the roster, or not once")
         return places[0]
 
     def _require_same(self, roster: Tensor) -> int:
         place = self._place(roster)
-        if DEALT not in self.memory or as_bytes(self.memory[DEALT]) != _digest(roster):
+        if DEALT not in self.memory or tensor_to_bytes(self.memory[DEALT]) != _digest(roster):
             raise UnseenError("the roster is another one than that for which shares were dealt")
         return place
 
     def _box_key(self, roster: Tensor, sender: int, receiver: int) -> bytes:
         """The key of the share that goes from one client to another, one of which is this one."""
         own = self._key("box")
-        mine = keys.public_key(own)
-        there = receiver if as_bytes(roster[sender])[keys.KEY_BYTES :] == mine else sender
-        secret = keys.agree(own, as_bytes(roster[there])[keys.KEY_BYTES :])
-        return keys.derive(secret, f"share {sender} to {receiver}, round {self.round}", salt=_digest(roster))
+        mine = crypto.public_key(own)
+        there = receiver if tensor_to_bytes(roster[sender])[crypto.KEY_BYTES :] == mine else sender
+        secret = crypto.agree(own, tensor_to_bytes(roster[there])[crypto.KEY_BYTES :])
+        return crypto.derive(
+            secret, f"share {sender} to {receiver}, round {self.round}", salt=_digest(roster)
+        )
 
 
 def pair_seed(private: bytes, roster: Tensor, *, me: int, other: int, round: int) -> bytes:
     """The seed of the mask that two clients share in this round."""
-    secret = keys.agree(private, as_bytes(roster[other])[: keys.KEY_BYTES])
+    secret = crypto.agree(private, tensor_to_bytes(roster[other])[: crypto.KEY_BYTES])
     low, high = sorted((me, other))
-    return keys.derive(secret, f"mask {low} and {high}, round {round}", salt=_digest(roster))
+    return crypto.derive(secret, f"mask {low} and {high}, round {round}", salt=_digest(roster))
 
 
 def add_pair(numbers: Whole, seed: bytes, *, plus: bool) -> Whole:
     """Add a shared mask: the client that stands first in the roster adds it, the other takes it off."""
-    drawn = keys.mask(seed, len(numbers))
+    drawn = crypto.mask(seed, len(numbers))
     return numbers + drawn if plus else numbers - drawn
 
 
 def _digest(roster: Tensor) -> bytes:
-    return hashlib.sha256(as_bytes(roster)).digest()
-
-
-def as_bytes(value: Tensor) -> bytes:
-    """The bytes of a tensor of bytes."""
-    data: bytes = value.contiguous().numpy().astype(np.uint8, copy=False).tobytes()
-    return data
-
-
-def as_tensor(data: bytes) -> Tensor:
-    """Bytes in the form in which messages travel."""
-    values: Any = np.frombuffer(data, dtype=np.uint8).copy()
-    return torch.from_numpy(values)
+    return hashlib.sha256(tensor_to_bytes(roster)).digest()

@@ -11,33 +11,34 @@ from torch import Tensor
 
 from unseen.errors import UnseenError, UsageError
 from unseen.hparams import Settings, setting
-from unseen.privacy import keys
-from unseen.privacy.base import Protection, register_protection, withheld
-from unseen.privacy.facts import (
+from unseen.privacy.base import Protection, register_protection, withhold_update
+from unseen.privacy.context import (
     SAMPLES,
-    ClientSide,
+    ClientContext,
     Message,
-    MethodFacts,
-    Opened,
+    MethodTraits,
     PlannedRun,
-    Received,
-    ServerSide,
+    ReceivedUpdate,
+    RoundUpdates,
+    ServerContext,
 )
-from unseen.privacy.fixed_point import RangeError, decode, encode
-from unseen.privacy.masking import FEWEST, PUBLIC, REVEALED, SHARES, Session
-from unseen.privacy.numbers import HEAD, from_tensor, packed, to_tensor, unpacked
-from unseen.privacy.record import TRAINING_METRICS, Leaving
-from unseen.privacy.unmasking import (
+from unseen.privacy.crypto import require_cryptography
+from unseen.privacy.disclosure import TRAINING_METRICS, DisclosureEntry
+from unseen.privacy.secagg.fixed_point import RangeError, decode, encode
+from unseen.privacy.secagg.masking import FEWEST, PUBLIC, REVEALED, SHARES, MaskingSession
+from unseen.privacy.secagg.packing import HEAD, pack_update, unpack_sum
+from unseen.privacy.secagg.unmasking import (
     ADVERTISE,
     DEAL,
     PART,
     ROSTER,
     STEP,
     SURVIVORS,
-    Circle,
-    form_circle,
+    Cohort,
+    form_cohort,
     open_sum,
 )
+from unseen.privacy.serialization import json_from_tensor, json_to_tensor
 from unseen.training import Update
 
 MASKED, CONTENTS = "masked numbers", "what the masked numbers are"
@@ -76,7 +77,7 @@ class SecureSum(Protection[SecureSumSettings]):
     sends = (PUBLIC, SHARES, REVEALED, MASKED, CONTENTS)
     seals = True
 
-    def why_not(self, method: MethodFacts) -> str | None:
+    def why_not(self, method: MethodTraits) -> str | None:
         """Serve methods whose server half needs one weighted mean of states, and extras only summed."""
         if method.topology == "pooled":
             return "it pools the data itself, so there are no updates to hide"
@@ -91,7 +92,7 @@ class SecureSum(Protection[SecureSumSettings]):
 
     def check(self, run: PlannedRun) -> None:
         """Refuse too small a circle: with two clients, each could subtract its own part from the sum."""
-        keys.require_library()
+        require_cryptography(self.extra, f"--protect {self.name}")
         if run.in_round < FEWEST:
             raise UsageError(
                 f"--protect {self.name} needs at least {FEWEST} clients in a round, here are {run.in_round}: "
@@ -116,9 +117,9 @@ class SecureSum(Protection[SecureSumSettings]):
         """How many must help to open a sum."""
         return self.settings.threshold or max(clients // 2 + 1, 2)
 
-    def answer(self, message: Message, side: ClientSide) -> Message:
+    def answer(self, message: Message, side: ClientContext) -> Message:
         """Tell keys, deal shares, or help to take masks off."""
-        session, step = Session(side.memory, side.round), message[STEP]
+        session, step = MaskingSession(side.memory, side.round), message[STEP]
         if torch.equal(step, ADVERTISE):
             return session.advertise()
         roster = message[ROSTER]
@@ -133,55 +134,57 @@ class SecureSum(Protection[SecureSumSettings]):
             threshold=threshold,
         )
 
-    def seal(self, update: Update, side: ClientSide) -> Update:
+    def seal(self, update: Update, side: ClientContext) -> Update:
         """Send masked numbers and nothing else; the client's diagnostics stay with it."""
         roster, part = side.received[ROSTER], side.received[PART]
-        numbers, contents = packed(update, side.method, side.layout)
+        numbers, contents = pack_update(update, side.method, side.layout)
         try:
             whole = encode(numbers, bits=self.settings.bits, clients=int(part.sum()))
         except RangeError as error:
-            return withheld(str(error))
-        hidden = Session(side.memory, side.round).masked(whole, roster, part)
-        sent = {MASKED: torch.from_numpy(hidden.view("int64")), CONTENTS: to_tensor(contents)}
-        return replace(withheld(""), extras=sent)
+            return withhold_update(str(error))
+        hidden = MaskingSession(side.memory, side.round).masked(whole, roster, part)
+        sent = {MASKED: torch.from_numpy(hidden.view("int64")), CONTENTS: json_to_tensor(contents)}
+        return replace(withhold_update(""), extras=sent)
 
-    def begin(self, side: ServerSide) -> Message:
+    def begin(self, side: ServerContext) -> Message:
         """Let the clients agree on keys."""
-        circle = form_circle(side.clients, side.ask, needed=self.threshold)
+        circle = form_cohort(side.clients, side.ask, needed=self.threshold)
         side.notes[_CIRCLE] = circle
         return {ROSTER: circle.roster, PART: circle.taking_part}
 
-    def finish(self, side: ServerSide, received: Sequence[Received], rows: Tensor) -> Opened:
+    def finish(self, side: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor) -> RoundUpdates:
         """Add up what came, take the masks off the sum, and check that they all went."""
-        circle: Circle = side.notes[_CIRCLE]
+        circle: Cohort = side.notes[_CIRCLE]
         contents = _common_contents(received)
         masked = {client: update.extras[MASKED].numpy().view("uint64") for client, update in received}
         total = decode(open_sum(circle, masked, side.ask, round=side.round), bits=self.settings.bits)
         if total[0] != len(masked):
             raise UnseenError("secure summation: the masks did not cancel; a client used other keys")
-        return unpacked(total, contents, clients=tuple(masked), method=side.method, layout=side.layout)
+        return unpack_sum(total, contents, clients=tuple(masked), method=side.method, layout=side.layout)
 
-    def lines(self, update: Update, method: MethodFacts) -> list[Leaving]:
+    def lines(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
         """The kinds that a masked row holds, 8 bytes a number."""
-        extras = {entry["kind"]: _size(entry) for entry in from_tensor(update.extras[CONTENTS])}
+        extras = {entry["kind"]: _size(entry) for entry in json_from_tensor(update.extras[CONTENTS])}
         weighted = method.weighting == "samples"
         state = update.extras[MASKED].numel() - HEAD - sum(extras.values())
         sizes = {", ".join(method.in_state): state, **({SAMPLES: 1} if weighted else {})}
         sizes |= {TRAINING_METRICS: 3, **extras, CHECK: 1 if weighted else 2}
         format_bytes = update.extras[CONTENTS].nbytes
         return [
-            *(Leaving(kind, size, 8 * size, HIDDEN) for kind, size in sizes.items()),
-            Leaving(CONTENTS, format_bytes, format_bytes, "shapes and names only"),
+            *(DisclosureEntry(kind, size, 8 * size, HIDDEN) for kind, size in sizes.items()),
+            DisclosureEntry(CONTENTS, format_bytes, format_bytes, "shapes and names only"),
         ]
 
-    def answer_lines(self, message: Message) -> list[Leaving]:
+    def answer_lines(self, message: Message) -> list[DisclosureEntry]:
         """Keys and shares tell nothing of the data."""
         how = {
             PUBLIC: "public keys, fresh for every round",
             SHARES: "encrypted for the other clients",
             REVEALED: "open the sum only: of each client one of its two masks",
         }
-        return [Leaving(kind, value.numel(), value.nbytes, how[kind]) for kind, value in message.items()]
+        return [
+            DisclosureEntry(kind, value.numel(), value.nbytes, how[kind]) for kind, value in message.items()
+        ]
 
     def statement(self) -> str:
         """What the server could read."""
@@ -191,9 +194,9 @@ class SecureSum(Protection[SecureSumSettings]):
         )
 
 
-def _common_contents(received: Sequence[Received]) -> list[dict[str, Any]]:
+def _common_contents(received: Sequence[ReceivedUpdate]) -> list[dict[str, Any]]:
     """What stands in the rows; they can be added up only if it is the same in all."""
-    first, *others = (from_tensor(update.extras[CONTENTS]) for _, update in received)
+    first, *others = (json_from_tensor(update.extras[CONTENTS]) for _, update in received)
     sizes = {update.extras[MASKED].numel() for _, update in received}
     if len(sizes) > 1 or any(contents != first for contents in others):
         raise UnseenError("secure summation: clients sent different kinds of values, they cannot be added up")

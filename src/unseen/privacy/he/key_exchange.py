@@ -13,12 +13,11 @@ from collections.abc import MutableMapping, Sequence
 import torch
 from torch import Tensor
 
-from unseen.errors import UnseenError, missing_extra
-from unseen.privacy import keys
-from unseen.privacy.asking import first_answer
-from unseen.privacy.facts import Message, ServerSide
+from unseen.errors import UnseenError
+from unseen.privacy import crypto
+from unseen.privacy.context import Message, ServerContext, ask_in_turn
 from unseen.privacy.he.ckks import KeyHolder
-from unseen.privacy.masking import as_bytes, as_tensor
+from unseen.privacy.serialization import bytes_to_tensor, tensor_to_bytes
 
 STEP = "step"
 INTRODUCE, MAKE, GIVE, TAKE = (torch.tensor([number]) for number in range(4))
@@ -26,14 +25,6 @@ PUBLIC, LOCKED, CONTEXT, KEY_ID = "public keys", "locked key", "public context",
 ROSTER, PRODUCTS = "roster", "products"
 _SECRET, _PRIVATE, _HOLDERS = "secret key", "private half of the public key", "holders"
 _PURPOSE = "key of the encryption"
-
-
-def require_library() -> None:
-    """Say what to install where `cryptography` is missing."""
-    try:
-        import cryptography  # noqa: F401
-    except ImportError as error:
-        raise missing_extra("cryptography", "he", "--protect encrypted") from error
 
 
 class KeyRing:
@@ -57,17 +48,17 @@ class KeyRing:
 
     def introduce(self) -> Message:
         """Tell a fresh public key."""
-        private = keys.new_secret()
-        self.memory[_PRIVATE] = as_tensor(private)
-        return {PUBLIC: as_tensor(keys.public_key(private))}
+        private = crypto.new_secret()
+        self.memory[_PRIVATE] = bytes_to_tensor(private)
+        return {PUBLIC: bytes_to_tensor(crypto.public_key(private))}
 
     def make(self, roster: Tensor, *, products: bool) -> Message:
         """Make the key of the run, and lock it for the others."""
         holder = KeyHolder.make(products=products)
-        self._keep(holder.secret, as_tensor(keys.new_secret()))
+        self._keep(holder.secret, bytes_to_tensor(crypto.new_secret()))
         return {
             LOCKED: self._locked_for(roster),
-            CONTEXT: as_tensor(holder.public(products=products)),
+            CONTEXT: bytes_to_tensor(holder.public(products=products)),
             KEY_ID: self.memory[KEY_ID],
         }
 
@@ -75,11 +66,11 @@ class KeyRing:
         """Unlock the key that another client made."""
         if _PRIVATE not in self.memory:
             raise UnseenError("a key came that this client did not ask for")
-        whole = as_bytes(box)
-        shared = keys.agree(as_bytes(self.memory[_PRIVATE]), whole[: keys.KEY_BYTES])
-        lock = keys.derive(shared, _PURPOSE, salt=as_bytes(key_id))
+        whole = tensor_to_bytes(box)
+        shared = crypto.agree(tensor_to_bytes(self.memory[_PRIVATE]), whole[: crypto.KEY_BYTES])
+        lock = crypto.derive(shared, _PURPOSE, salt=tensor_to_bytes(key_id))
         try:
-            secret = keys.unlock(whole[keys.KEY_BYTES :], lock)
+            secret = crypto.unlock(whole[crypto.KEY_BYTES :], lock)
         except UnseenError:
             raise UnseenError(
                 "the key of the encryption was locked for another client or changed on its way"
@@ -93,25 +84,25 @@ class KeyRing:
             raise UnseenError("it holds no key of the encryption")
         if key_id is not None and not torch.equal(self.memory[KEY_ID], key_id):
             raise UnseenError("it holds another key of the encryption than the round's")
-        return KeyHolder.open(as_bytes(self.memory[_SECRET]))
+        return KeyHolder.open(tensor_to_bytes(self.memory[_SECRET]))
 
     def _locked_for(self, roster: Tensor) -> Tensor:
         """The key, locked once for every public key: a row is a one-time public key and the box."""
         secret = self.holder().secret
         rows = []
         for public in roster:
-            private = keys.new_secret()
-            shared = keys.agree(private, as_bytes(public))
-            lock = keys.derive(shared, _PURPOSE, salt=as_bytes(self.memory[KEY_ID]))
-            rows.append(as_tensor(keys.public_key(private) + keys.lock(secret, lock)))
+            private = crypto.new_secret()
+            shared = crypto.agree(private, tensor_to_bytes(public))
+            lock = crypto.derive(shared, _PURPOSE, salt=tensor_to_bytes(self.memory[KEY_ID]))
+            rows.append(bytes_to_tensor(crypto.public_key(private) + crypto.lock(secret, lock)))
         return torch.stack(rows) if rows else torch.empty(0, 0, dtype=torch.uint8)
 
     def _keep(self, secret: bytes, key_id: Tensor) -> None:
-        self.memory[_SECRET], self.memory[KEY_ID] = as_tensor(secret), key_id
+        self.memory[_SECRET], self.memory[KEY_ID] = bytes_to_tensor(secret), key_id
         self.memory.pop(_PRIVATE, None)
 
 
-def deliver_key(side: ServerSide, *, products: bool) -> None:
+def deliver_key(side: ServerContext, *, products: bool) -> None:
     """The server's half: see to it that every client of the round holds the run's key.
 
     Afterwards `side.state` has the key's number and public context, and names all who hold it.
@@ -122,7 +113,7 @@ def deliver_key(side: ServerSide, *, products: bool) -> None:
         return
     known = [client for client in side.clients if client in holders]
     roster = _introduced(lacking, side)
-    found = first_answer(known, {STEP: GIVE, ROSTER: _stacked(roster)}, side.ask) if known else None
+    found = ask_in_turn(known, {STEP: GIVE, ROSTER: _stacked(roster)}, side.ask) if known else None
     if found is None:
         roster |= _introduced(known, side)
         holders, found, roster = _made(roster, side, products=products)
@@ -137,32 +128,34 @@ def deliver_key(side: ServerSide, *, products: bool) -> None:
 
 
 def _made(
-    roster: dict[str, Tensor], side: ServerSide, *, products: bool
+    roster: dict[str, Tensor], side: ServerContext, *, products: bool
 ) -> tuple[list[str], tuple[str, Message], dict[str, Tensor]]:
     """Have a new key made: its first holder, the answer, and the others."""
     for client in roster:
         others = {name: public for name, public in roster.items() if name != client}
         question = {STEP: MAKE, ROSTER: _stacked(others), PRODUCTS: torch.tensor(products)}
-        found = first_answer([client], question, side.ask)
+        found = ask_in_turn([client], question, side.ask)
         if found is not None:
             side.state[CONTEXT], side.state[KEY_ID] = found[1][CONTEXT], found[1][KEY_ID]
             return [client], found, others
     raise UnseenError("no client of the round could make a key for the encryption; the records say why")
 
 
-def _introduced(clients: Sequence[str], side: ServerSide) -> dict[str, Tensor]:
+def _introduced(clients: Sequence[str], side: ServerContext) -> dict[str, Tensor]:
     answers = side.ask({client: {STEP: INTRODUCE} for client in clients}) if clients else {}
     return {client: answers[client][PUBLIC] for client in clients if client in answers}
 
 
 def _stacked(roster: dict[str, Tensor]) -> Tensor:
-    return torch.stack(list(roster.values())) if roster else torch.empty(0, keys.KEY_BYTES, dtype=torch.uint8)
+    return (
+        torch.stack(list(roster.values())) if roster else torch.empty(0, crypto.KEY_BYTES, dtype=torch.uint8)
+    )
 
 
 def _names(state: MutableMapping[str, Tensor]) -> list[str]:
-    names: list[str] = json.loads(as_bytes(state[_HOLDERS])) if _HOLDERS in state else []
+    names: list[str] = json.loads(tensor_to_bytes(state[_HOLDERS])) if _HOLDERS in state else []
     return names
 
 
 def _remember(state: MutableMapping[str, Tensor], holders: Sequence[str]) -> None:
-    state[_HOLDERS] = as_tensor(json.dumps(list(holders)).encode())
+    state[_HOLDERS] = bytes_to_tensor(json.dumps(list(holders)).encode())

@@ -11,8 +11,8 @@ from torch import nn
 from unseen.errors import UsageError
 from unseen.hparams import Settings, setting
 from unseen.models import Kind, Layout
-from unseen.privacy.accountant import USUAL_DELTA, Steps, default_delta, epsilon_of, noise_for
-from unseen.privacy.noise import NoiseSeed
+from unseen.privacy.dp.accountant import USUAL_DELTA, Steps, compute_epsilon, default_delta, find_noise
+from unseen.privacy.dp.noise import NoiseSeed
 
 USUAL_NOISE = 1.0
 
@@ -68,7 +68,7 @@ class DPSettings(Settings):
 D = TypeVar("D", bound=DPSettings)
 
 
-def filled_in(settings: D, *, units: int, worst: Sequence[Steps]) -> D:
+def resolve_noise(settings: D, *, units: int, worst: Sequence[Steps]) -> D:
     """Settings with a delta, and with the noise that keeps every one of `worst` within epsilon.
 
     units  how many units there are, for the default delta
@@ -79,8 +79,8 @@ def filled_in(settings: D, *, units: int, worst: Sequence[Steps]) -> D:
         return replace(settings, noise=settings.noise or USUAL_NOISE, delta=delta)
     noise = settings.noise
     if noise is None:
-        noise = max(noise_for(settings.epsilon, steps, delta=delta) for steps in worst)
-    spent = max(epsilon_of([steps], noise=noise, delta=delta) for steps in worst)
+        noise = max(find_noise(settings.epsilon, steps, delta=delta) for steps in worst)
+    spent = max(compute_epsilon([steps], noise=noise, delta=delta) for steps in worst)
     if spent > settings.epsilon:
         raise UsageError(
             f"with noise {noise:g} the run would spend epsilon {spent:.3g}, more than {settings.epsilon:g}: "
@@ -89,7 +89,7 @@ def filled_in(settings: D, *, units: int, worst: Sequence[Steps]) -> D:
     return replace(settings, noise=noise, delta=delta)
 
 
-def spent_numbers(settings: DPSettings, *, unit: str, epsilon: float, **more: Any) -> dict[str, Any]:
+def privacy_record(settings: DPSettings, *, unit: str, epsilon: float, **more: Any) -> dict[str, Any]:
     """What records say of a guarantee."""
     return {
         "epsilon": epsilon,

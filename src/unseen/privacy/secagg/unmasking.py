@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from unseen.errors import UnseenError
-from unseen.privacy import keys, shamir
-from unseen.privacy.facts import Ask, Message
-from unseen.privacy.fixed_point import Whole
-from unseen.privacy.masking import FEWEST, PUBLIC, REVEALED, SHARES, add_pair, as_bytes, pair_seed
+from unseen.privacy import crypto
+from unseen.privacy.context import Ask, Message
+from unseen.privacy.secagg import shamir
+from unseen.privacy.secagg.fixed_point import Whole
+from unseen.privacy.secagg.masking import FEWEST, PUBLIC, REVEALED, SHARES, add_pair, pair_seed
+from unseen.privacy.serialization import tensor_to_bytes
 
 STEP = "step"
 ADVERTISE, DEAL, REVEAL = (torch.tensor([number]) for number in range(3))
@@ -21,7 +23,7 @@ ROSTER, PART, SURVIVORS = "roster", "taking part", "survivors"
 
 
 @dataclass(frozen=True)
-class Circle:
+class Cohort:
     """Those who agreed on keys in a round, in the order of the roster.
 
     taking_part  who also dealt out shares, so that masks can be taken off without them
@@ -35,7 +37,7 @@ class Circle:
     threshold: int
 
 
-def form_circle(clients: Sequence[str], ask: Ask, *, needed: Callable[[int], int]) -> Circle:
+def form_cohort(clients: Sequence[str], ask: Ask, *, needed: Callable[[int], int]) -> Cohort:
     """Collect everyone's public keys, then everyone's locked shares.
 
     needed  how many of so many must help to open a sum
@@ -48,7 +50,7 @@ def form_circle(clients: Sequence[str], ask: Ask, *, needed: Callable[[int], int
     dealt = ask({name: {STEP: DEAL, ROSTER: roster} for name in names})
     _require_enough(len(dealt), threshold, "dealt out shares of their keys")
     empty = torch.zeros_like(next(iter(dealt.values()))[SHARES])
-    return Circle(
+    return Cohort(
         clients=names,
         roster=roster,
         taking_part=torch.tensor([name in dealt for name in names]),
@@ -57,7 +59,7 @@ def form_circle(clients: Sequence[str], ask: Ask, *, needed: Callable[[int], int
     )
 
 
-def open_sum(circle: Circle, masked: dict[str, Whole], ask: Ask, *, round: int) -> Whole:
+def open_sum(circle: Cohort, masked: dict[str, Whole], ask: Ask, *, round: int) -> Whole:
     """The sum of the numbers of all who sent theirs.
 
     Of those who sent, their own mask is taken off; of those who fell out, the masks that they share with the
@@ -79,7 +81,7 @@ def open_sum(circle: Circle, masked: dict[str, Whole], ask: Ask, *, round: int) 
     for place in circle.taking_part.nonzero().flatten().tolist():
         secret = _secret_of(place, circle, answers)
         if bool(survivors[place]):
-            total = total - keys.mask(secret, len(total))
+            total = total - crypto.mask(secret, len(total))
         else:
             _require_fitting(secret, place, circle)
             for other in survivors.nonzero().flatten().tolist():
@@ -88,15 +90,16 @@ def open_sum(circle: Circle, masked: dict[str, Whole], ask: Ask, *, round: int) 
     return total
 
 
-def _require_fitting(private: bytes, lost: int, circle: Circle) -> None:
-    if keys.public_key(private) != as_bytes(circle.roster[lost])[: keys.KEY_BYTES]:
+def _require_fitting(private: bytes, lost: int, circle: Cohort) -> None:
+    if crypto.public_key(private) != tensor_to_bytes(circle.roster[lost])[: crypto.KEY_BYTES]:
         raise UnseenError(f"the shares of {circle.clients[lost]!r}'s mask key do not fit its public key")
 
 
-def _secret_of(place: int, circle: Circle, answers: dict[str, Message]) -> bytes:
+def _secret_of(place: int, circle: Cohort, answers: dict[str, Message]) -> bytes:
     """Put together what the helpers revealed of a client: its own mask's seed, or its mask key."""
     revealed = {
-        circle.clients.index(name) + 1: as_bytes(answer[REVEALED][place]) for name, answer in answers.items()
+        circle.clients.index(name) + 1: tensor_to_bytes(answer[REVEALED][place])
+        for name, answer in answers.items()
     }
     helpers = dict(sorted(revealed.items())[: circle.threshold])
     try:
@@ -105,7 +108,7 @@ def _secret_of(place: int, circle: Circle, answers: dict[str, Message]) -> bytes
         raise UnseenError(f"the masks of {circle.clients[place]!r} cannot be taken off: {error}") from error
 
 
-def _question(circle: Circle, survivors: Tensor, place: int) -> Message:
+def _question(circle: Cohort, survivors: Tensor, place: int) -> Message:
     return {
         STEP: REVEAL,
         ROSTER: circle.roster,

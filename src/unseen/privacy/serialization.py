@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from unseen.errors import UnseenError
-from unseen.privacy.facts import Ask, Message
 
 
-def first_answer(clients: Sequence[str], message: Message, ask: Ask) -> tuple[str, Message] | None:
-    """The first client that answers, and its answer; the refusals of others go to the records."""
-    for client in clients:
-        answer = ask({client: message}).get(client)
-        if answer is not None:
-            return client, answer
-    return None
-
-
-def to_tensor(parts: Sequence[bytes]) -> Tensor:
+def join_parts(parts: Sequence[bytes]) -> Tensor:
     """Byte strings in one tensor: their number, their lengths, then the strings."""
     head = np.array([len(parts), *map(len, parts)], dtype="<i8").tobytes()
     return torch.frombuffer(bytearray(b"".join([head, *parts])), dtype=torch.uint8)
 
 
-def number_of_parts(value: Tensor) -> int:
+def count_parts(value: Tensor) -> int:
     """How many byte strings a tensor says it holds."""
     return int.from_bytes(value[:8].numpy().tobytes(), "little", signed=True)
 
 
-def to_parts(value: Tensor) -> list[bytes]:
+def split_parts(value: Tensor) -> list[bytes]:
     """The way back; refuses what is cut."""
     whole = value.numpy().tobytes()
-    number = number_of_parts(value)
+    number = count_parts(value)
     place = 8 * (number + 1)
     if number < 0 or len(whole) < place:
         raise UnseenError("a message with ciphertexts is cut or changed")
@@ -44,3 +36,26 @@ def to_parts(value: Tensor) -> list[bytes]:
     if bool((lengths < 0).any()) or (int(ends[-1]) if number else place) != len(whole):
         raise UnseenError("a message with ciphertexts is cut or changed")
     return [whole[end - length : end] for length, end in zip(lengths, ends, strict=True)]
+
+
+def tensor_to_bytes(value: Tensor) -> bytes:
+    """The bytes of a tensor of bytes."""
+    data: bytes = value.contiguous().numpy().astype(np.uint8, copy=False).tobytes()
+    return data
+
+
+def bytes_to_tensor(data: bytes) -> Tensor:
+    """Bytes in the form in which messages travel."""
+    values: Any = np.frombuffer(data, dtype=np.uint8).copy()
+    return torch.from_numpy(values)
+
+
+def json_to_tensor(contents: list[dict[str, Any]]) -> Tensor:
+    """Contents in the form in which messages travel."""
+    return torch.frombuffer(bytearray(json.dumps(contents).encode()), dtype=torch.uint8)
+
+
+def json_from_tensor(value: Tensor) -> list[dict[str, Any]]:
+    """The way back."""
+    contents: list[dict[str, Any]] = json.loads(bytes(value.tolist()))
+    return contents

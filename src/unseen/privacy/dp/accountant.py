@@ -31,7 +31,7 @@ def default_delta(units: int) -> float:
     return min(USUAL_DELTA, 1 / math.pow(units, 1.1))
 
 
-def epsilon_of(steps: Sequence[Steps], *, noise: float, delta: float) -> float:
+def compute_epsilon(steps: Sequence[Steps], *, noise: float, delta: float) -> float:
     """The epsilon that these steps have spent, at this delta."""
     accountant = _opacus().RDPAccountant()
     accountant.history = [(noise, rate, number) for rate, number in steps if number]
@@ -40,7 +40,7 @@ def epsilon_of(steps: Sequence[Steps], *, noise: float, delta: float) -> float:
         return float(accountant.get_epsilon(delta=delta))
 
 
-def noise_for(epsilon: float, steps: Steps, *, delta: float) -> float:
+def find_noise(epsilon: float, steps: Steps, *, delta: float) -> float:
     """The noise multiplier with which these steps spend no more than epsilon, and hardly less."""
     from opacus.accountants.utils import get_noise_multiplier
 

@@ -14,21 +14,21 @@ import torch
 from torch import Tensor
 
 from unseen.data import Batch
-from unseen.privacy.accountant import Steps, epsilon_of, require_opacus
 from unseen.privacy.base import Protection, register_protection
-from unseen.privacy.dp_settings import DPSettings, filled_in, require_no_buffers, spent_numbers
-from unseen.privacy.facts import (
+from unseen.privacy.context import (
     SAMPLES,
-    ClientSide,
-    MethodFacts,
-    Opened,
+    ClientContext,
+    MethodTraits,
     PlannedRun,
-    Received,
-    ServerSide,
-    gathered,
+    ReceivedUpdate,
+    RoundUpdates,
+    ServerContext,
+    stack_updates,
 )
-from unseen.privacy.noise import NoiseStream, noise_key
-from unseen.privacy.record import Leaving
+from unseen.privacy.disclosure import DisclosureEntry
+from unseen.privacy.dp.accountant import Steps, compute_epsilon, require_opacus
+from unseen.privacy.dp.dp_settings import DPSettings, privacy_record, require_no_buffers, resolve_noise
+from unseen.privacy.dp.noise import NoiseStream, noise_key
 from unseen.training import ClientWork, Update
 from unseen.training.per_sample_grads import Loss, clipped_gradient_sum
 
@@ -57,7 +57,7 @@ class DPSamples(Protection[DPSamplesSettings]):
     extra = "dp"
     sends = (SPENT,)
 
-    def why_not(self, method: MethodFacts) -> str | None:
+    def why_not(self, method: MethodTraits) -> str | None:
         """Serve methods that use samples only by the loss that each has alone."""
         if method.topology == "pooled":
             return "it pools the data itself, so there is no client left that could add noise"
@@ -74,13 +74,13 @@ class DPSamples(Protection[DPSamplesSettings]):
 
     def planned(self, run: PlannedRun) -> Self:
         """Find delta, and the noise for a target epsilon at the client where it costs most."""
-        return type(self)(filled_in(self.settings, units=max(run.train_sizes), worst=_planned_steps(run)))
+        return type(self)(resolve_noise(self.settings, units=max(run.train_sizes), worst=_planned_steps(run)))
 
     def cost_notes(self, run: PlannedRun) -> list[str]:
         """What epsilon comes to, and what it covers."""
         settings = self.settings
         spent = max(
-            epsilon_of([steps], noise=settings.multiplier, delta=settings.tolerated)
+            compute_epsilon([steps], noise=settings.multiplier, delta=settings.tolerated)
             for steps in _planned_steps(run)
         )
         return [
@@ -94,14 +94,14 @@ class DPSamples(Protection[DPSamplesSettings]):
 
     # the client's half
 
-    def before_training(self, work: ClientWork, side: ClientSide) -> None:
+    def before_training(self, work: ClientWork, side: ClientContext) -> None:
         """Let the client draw batches and find gradients as DP-SGD does."""
         key = noise_key(self.settings.noise_seed, seed=side.seed, memory=side.memory)
         stream = NoiseStream(key, self.name, side.client, side.round)
         training = _PrivateTraining(work, self.settings, stream, side.memory)
         work.draw, work.differentiate = training.draw, training.differentiate
 
-    def seal(self, update: Update, side: ClientSide) -> Update:
+    def seal(self, update: Update, side: ClientContext) -> Update:
         """Send the state and what the accountant needs; losses and the sizes of drawn batches stay here."""
         taken = side.memory[_TAKEN]
         expected = round(float(taken[0] * taken[1]) * update.samples)
@@ -110,28 +110,28 @@ class DPSamples(Protection[DPSamplesSettings]):
 
     # the server's half
 
-    def finish(self, side: ServerSide, received: Sequence[Received], rows: Tensor) -> Opened:
+    def finish(self, side: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor) -> RoundUpdates:
         """Count each client's steps, and hand on what it sent; nobody told a loss."""
         sent = {client: update.extras[SPENT] for client, update in received}
         for client in side.clients:
             _count(side.state, _CLIENT + client, sent.get(client))
         plain = [
-            Received(client, replace(update, extras=_without(update.extras, SPENT)))
+            ReceivedUpdate(client, replace(update, extras=_without(update.extras, SPENT)))
             for client, update in received
         ]
-        return replace(gathered(plain, rows, side.layout), loss=math.nan)
+        return replace(stack_updates(plain, rows, side.layout), loss=math.nan)
 
     # the record
 
-    def lines(self, update: Update, method: MethodFacts) -> list[Leaving]:
+    def lines(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
         """The state is noised; the rest is made of it or says nothing of a sample."""
         weights = update.weights
         return [
-            Leaving(", ".join(method.in_state), weights.numel(), weights.nbytes, NOISED),
-            Leaving(SAMPLES, 1, 8),
-            Leaving(COUNTS, 2, 16, "as planned, not as drawn"),
+            DisclosureEntry(", ".join(method.in_state), weights.numel(), weights.nbytes, NOISED),
+            DisclosureEntry(SAMPLES, 1, 8),
+            DisclosureEntry(COUNTS, 2, 16, "as planned, not as drawn"),
             *(
-                Leaving(kind, value.numel(), value.nbytes, "as planned" if kind == SPENT else FOLLOWS)
+                DisclosureEntry(kind, value.numel(), value.nbytes, "as planned" if kind == SPENT else FOLLOWS)
                 for kind, value in update.extras.items()
             ),
         ]
@@ -147,10 +147,10 @@ class DPSamples(Protection[DPSamplesSettings]):
             return {}
         settings = self.settings
         noise, delta = settings.multiplier, settings.tolerated
-        by_epsilon = {epsilon_of(steps, noise=noise, delta=delta): steps for steps in histories}
+        by_epsilon = {compute_epsilon(steps, noise=noise, delta=delta): steps for steps in histories}
         epsilon = max(by_epsilon)
         worst = by_epsilon[epsilon]
-        return spent_numbers(
+        return privacy_record(
             settings,
             unit="sample",
             epsilon=epsilon,

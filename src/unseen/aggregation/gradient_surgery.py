@@ -1,0 +1,249 @@
+"""The Gram matrix of the clients' moves: all that sequential vector algorithms need to know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unseen.aggregation.averaging import combine_clients
+from unseen.aggregation.blockwise import block_slices, block_width, difference_blocks
+from unseen.aggregation.updates import ServerWork, Updates
+from unseen.models import Kind
+from unseen.seeding import torch_generator
+
+
+def gram(rows: Tensor, reference: Tensor, extent: slice, *, width: int | None = None) -> Tensor:
+    """Inner products <w_i - w, w_j - w> over a part of the state: float64 (clients x clients), symmetric.
+
+    One blocked pass; beside the result itself it holds one block whatever the number of columns.
+    """
+    products = torch.zeros(len(rows), len(rows), dtype=torch.float64)
+    for _, block in difference_blocks(rows, reference, extent, width=width):
+        products.addmm_(block, block.t())
+    return (products + products.t()) / 2
+
+
+def cosines(gram: Tensor) -> Tensor:
+    """Cosines between vectors from their Gram matrix; a zero vector has cosine 0 with every other."""
+    lengths = gram.diagonal().clamp(min=0).sqrt()
+    inverse = torch.where(lengths > 0, 1 / lengths, 0.0)
+    return (gram * inverse[:, None] * inverse).clamp_(-1, 1)
+
+
+class SignAgreement(NamedTuple):
+    """What the signs of w_k - w say of every coordinate; coordinates in neither mask are in conflict.
+
+    agree    all clients moved it the same way
+    unmoved  no client moved it (a frozen parameter, a dead unit)
+    """
+
+    agree: Tensor
+    unmoved: Tensor
+
+    @property
+    def conflict(self) -> Tensor:
+        """Coordinates that some client moved and on which not all agree."""
+        return ~(self.agree | self.unmoved)
+
+    @property
+    def fraction(self) -> float:
+        """Agreeing share of the coordinates that were moved at all; 1 if none was."""
+        moved = len(self.agree) - int(self.unmoved.sum())
+        return int(self.agree.sum()) / moved if moved else 1.0
+
+
+def sign_agreement(
+    rows: Tensor, reference: Tensor, extent: slice, *, width: int | None = None
+) -> SignAgreement:
+    """Compare the signs of all clients' moves over a part of the state, in one blocked pass.
+
+    A client that left a coordinate where it was disagrees with one that moved it. No difference is formed:
+    all signs are positive where even the smallest value lies above the reference.
+    """
+    size = extent.stop - extent.start
+    agree, unmoved = torch.empty(size, dtype=torch.bool), torch.empty(size, dtype=torch.bool)
+    for columns in block_slices(extent, width or block_width(len(rows))):
+        smallest, largest = rows[:, columns].amin(dim=0), rows[:, columns].amax(dim=0)
+        before = reference[columns]
+        place = slice(columns.start - extent.start, columns.stop - extent.start)
+        torch.logical_or(smallest > before, largest < before, out=agree[place])
+        torch.logical_and(smallest == before, largest == before, out=unmoved[place])
+    return SignAgreement(agree, unmoved)
+
+
+LARGEST_RECORDED_MATRIX = 32
+"""Up to this many clients the cosine matrix of a round goes into the records."""
+
+
+@dataclass(frozen=True)
+class VisitOrder:
+    """In which order clients are modified, and in which order each meets the others.
+
+    clients   positions (clients)
+    partners  positions (clients x clients): the row of a client lists whom it meets; itself is passed over
+    """
+
+    clients: NDArray[np.int64]
+    partners: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SurgeryResult:
+    """The outcome of an algorithm in coefficient space.
+
+    coefficients  float64 (clients x clients): row i is the i-th modified vector, sum_k c_ik g_k
+    conflicts     pairs of clients with a negative inner product before any change
+    steps         how many changes were made
+    cosines       float64 (clients x clients): cosines before any change
+    """
+
+    coefficients: Tensor
+    conflicts: int
+    steps: int
+    cosines: Tensor
+
+    def diagnostics(self, *, steps: str) -> dict[str, Any]:
+        """What a round's record says of it, with the steps under the name that the method gives them.
+
+        The cosine matrix is there only for a moderate number of clients.
+        """
+        number = len(self.cosines)
+        pairs = max(number * (number - 1), 1)
+        found: dict[str, Any] = {
+            "conflicting_pairs": self.conflicts,
+            steps: self.steps,
+            "mean_cosine": float((self.cosines.sum() - self.cosines.diagonal().sum()) / pairs),
+        }
+        if number <= LARGEST_RECORDED_MATRIX:
+            found["cosines"] = [[round(value, 4) for value in row] for row in self.cosines.tolist()]
+        return found
+
+
+def draw_visit_order(names: Sequence[str], generator: torch.Generator) -> VisitOrder:
+    """Draw an order that depends on the clients' names only, not on how the rows happen to be sorted."""
+    place = np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
+    clients = place[torch.randperm(len(names), generator=generator).numpy()]
+    partners = np.empty((len(names), len(names)), dtype=np.int64)
+    for client in place:
+        partners[client] = place[torch.randperm(len(names), generator=generator).numpy()]
+    return VisitOrder(clients, partners)
+
+
+def align_conflicts(
+    gram: Tensor, *, strength: float, order: VisitOrder, always: bool = False
+) -> SurgeryResult:
+    """PPDG, algorithm 1: where <g^_i, g^_j> < 0, move g^_i towards g^_j by 2 lambda (g^_j - g^_i).
+
+    Both are the vectors as they stand at that moment, changed ones included.
+
+    always  move without asking for a conflict (the ablation of the paper's table 6)
+    """
+    products = gram.numpy()
+    now = products.copy()
+    coefficients = np.eye(len(products))
+    steps = 0
+    for client in order.clients:
+        own, combination = now[client].copy(), coefficients[client]
+        for partner in order.partners[client]:
+            if partner != client and (always or own[partner] < 0):
+                own += 2 * strength * (now[partner] - own)
+                combination += 2 * strength * (coefficients[partner] - combination)
+                steps += 1
+        own[client] = combination @ products @ combination
+        now[client] = now[:, client] = own
+    return _surgery(gram, coefficients, steps)
+
+
+def project_conflicts(gram: Tensor, *, order: VisitOrder) -> SurgeryResult:
+    """PCGrad, algorithm 1: where <g^_i, g_j> < 0, take from g^_i its part along the original g_j.
+
+    The modified vectors do not meet one another, so all clients take their n-th partner at the same time.
+    """
+    products = gram.numpy()
+    everyone = np.arange(len(products))
+    squares = products.diagonal()
+    with_originals = products.copy()
+    coefficients = np.eye(len(products))
+    steps = 0
+    for partners in order.partners.T:
+        inner = with_originals[everyone, partners]
+        conflict = (inner < 0) & (partners != everyone) & (squares[partners] > 0)
+        share = np.divide(inner, squares[partners], out=np.zeros(len(products)), where=conflict)
+        coefficients[everyone, partners] -= share
+        with_originals -= share[:, None] * products[partners]
+        steps += int(conflict.sum())
+    return _surgery(gram, coefficients, steps)
+
+
+def _surgery(gram: Tensor, coefficients: NDArray[np.float64], steps: int) -> SurgeryResult:
+    """Put an outcome together with what the vectors were like before."""
+    conflicts = int((gram < 0).triu(diagonal=1).sum())
+    return SurgeryResult(torch.from_numpy(coefficients), conflicts, steps, cosines(gram))
+
+
+Reduction = Literal["mean", "sum"]
+
+
+class Operation(Protocol):
+    """An algorithm in coefficient space, such as `align_conflicts`."""
+
+    def __call__(self, gram: Tensor, *, order: VisitOrder) -> SurgeryResult:
+        """Operate on vectors of which only the inner products are known."""
+
+
+@dataclass(frozen=True)
+class GradientSurgery:
+    """A server's step that knows of the updates only their Gram matrix: a method's whole server half.
+
+    name  stands for the operation in the records, and in the name of the generator that draws the order
+    """
+
+    operation: Operation
+    name: str
+    reduction: Reduction = "mean"
+
+    def operate(self, gram: Tensor, clients: Sequence[str], *, seed: int, round: int) -> SurgeryResult:
+        """Run the operation in this round's random order."""
+        generator = torch_generator(seed, f"order of {self.name}", "server", round)
+        return self.operation(gram, order=draw_visit_order(clients, generator))
+
+    def coefficients(self, outcome: SurgeryResult) -> Tensor:
+        """By how much each client's update counts in the global step."""
+        total = outcome.coefficients.sum(dim=0)
+        return total / len(total) if self.reduction == "mean" else total
+
+    @property
+    def steps(self) -> str:
+        """The name of the number of changes in the records."""
+        return f"{self.name}_steps"
+
+
+@dataclass(frozen=True)
+class CombinedUpdates(Updates):
+    """The surgery was made where the server could not look: the one row is its outcome.
+
+    told  what the server was told of it, for the records
+    """
+
+    told: Mapping[str, Any] = field(default_factory=dict)
+
+
+def apply_surgery(work: ServerWork, plan: GradientSurgery) -> Tensor:
+    """Modify the updates g_k = w_k - w in random order, and step by the mean (or sum) of the results.
+
+    The operation sees the parameters alone; batch-norm statistics are averaged.
+    """
+    updates = work.updates
+    if isinstance(updates, CombinedUpdates):
+        work.diagnostics.update(updates.told)
+        return updates.rows[0].clone()
+    products = gram(updates.rows, work.weights, updates.layout.extent(Kind.PARAMETER))
+    outcome = plan.operate(products, updates.clients, seed=work.seed, round=work.round)
+    work.diagnostics.update(outcome.diagnostics(steps=plan.steps))
+    return combine_clients(updates.rows, work.weights, plan.coefficients(outcome), layout=updates.layout)
