@@ -83,7 +83,9 @@ def test_resumed_run_equals_uninterrupted_run(method, make_experiment, go):
 
 def test_says_what_it_is(method):
     kind = METHODS[method]
-    assert kind.__doc__ and kind.summary and kind.paper.title and kind.sends
+    assert kind.__doc__ and kind.title and kind.summary and kind.paper.title and kind.sends
+    assert kind.paper.url.startswith("https://")
+    assert kind.title.lower() == method, "a title is the name in the paper's letters"
     assert len(describe_settings(kind.settings_type())) == len(fields(kind.settings_type()))
     assert all(meaning for _, _, meaning in describe_settings(kind.settings_type()))
     assert make_method(method).settings == kind.settings_type()()

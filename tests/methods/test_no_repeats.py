@@ -16,7 +16,17 @@ import unseen.methods
 FOLDER = Path(unseen.methods.__file__).parent
 SHORTEST = 6
 """So many lines of the same shape are a repeat."""
-FACTS = {"name", "summary", "paper", "topology", "needs_individual_updates", "sends", "in_state", "merges"}
+FACTS = {
+    "name",
+    "title",
+    "summary",
+    "paper",
+    "topology",
+    "needs_individual_updates",
+    "sends",
+    "in_state",
+    "merges",
+}
 """What a method's class says of itself."""
 NO_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER
@@ -116,7 +126,10 @@ def span(lines: list[tuple[int, str]], start: int) -> range:
 
 
 def test_no_two_method_files_repeat_a_block():
-    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.py"))}
+    texts = {
+        str(path.relative_to(FOLDER)): path.read_text(encoding="utf-8")
+        for path in sorted(FOLDER.rglob("*.py"))
+    }
     found = [
         f"{one}:{here.start}-{here.stop - 1} and {other}:{there.start}-{there.stop - 1}"
         for one, other in combinations(texts, 2)

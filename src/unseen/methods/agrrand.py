@@ -23,6 +23,7 @@ class AgrRand(Method[AgreementSettings]):
     """
 
     name = "agrrand"
+    title = "AgrRand"
     summary = "averages client updates where all their signs agree and moves the other parameters at random"
     paper = DOMAIN_GENERALIZATION_VIA_GRADIENT_SURGERY
     needs_individual_updates = True

@@ -17,6 +17,7 @@ DOMAIN_GENERALIZATION_VIA_GRADIENT_SURGERY = Paper(
     authors="Mansilla, Echeveste, Milone, Ferrante",
     year=2021,
     venue="ICCV",
+    url="https://arxiv.org/abs/2108.01621",
 )
 
 
@@ -38,6 +39,7 @@ class AgrSum(Method[AgreementSettings]):
     """
 
     name = "agrsum"
+    title = "AgrSum"
     summary = "averages client updates where all their signs agree and leaves the other parameters alone"
     paper = DOMAIN_GENERALIZATION_VIA_GRADIENT_SURGERY
     needs_individual_updates = True

@@ -25,17 +25,25 @@ S = TypeVar("S", bound=Settings)
 
 @dataclass(frozen=True)
 class Paper:
-    """Where a method comes from."""
+    """Publication that a method comes from.
+
+    authors  family names, separated by commas
+    url      DOI, arXiv or publisher link
+    """
 
     title: str
     authors: str
     year: int
     venue: str
+    url: str = ""
 
 
 class Method(ABC, Generic[S]):
-    """The two halves of a method and the facts that engines need to know about it.
+    """The client half and the server half of a method, and the traits that engines and protections ask for.
 
+    name                      what `--method` takes
+    title                     the name as the paper writes it, for tables and reports
+    summary                   one line on what it does, for `unseen list methods`
     topology                  parallel: clients work at the same time on the same weights; serial: the
                               model visits them one after another; pooled: all data in one place
     needs_individual_updates  whether the server half looks at single clients' states; where it does not,
@@ -52,6 +60,7 @@ class Method(ABC, Generic[S]):
     """
 
     name: ClassVar[str]
+    title: ClassVar[str]
     summary: ClassVar[str]
     paper: ClassVar[Paper]
     topology: ClassVar[Topology] = "parallel"
@@ -148,7 +157,12 @@ METHODS: Registry[type[Method[Any]]] = Registry("method", group="unseen.methods"
 
 
 def register(method: type[Method[Any]]) -> type[Method[Any]]:
-    """Enter a method under its name: command line, bench, tests and docs find it there."""
+    """Enter a method under its name, where the command line, the bench, tests and docs find it.
+
+    A method without a `title` is shown under its name.
+    """
+    if not hasattr(method, "title"):
+        method.title = method.name
     return METHODS.register(method.name)(method)
 
 

@@ -31,12 +31,14 @@ class CWT(Method[CWTSettings]):
     """
 
     name = "cwt"
+    title = "CWT"
     summary = "the model visits the clients one after another; nothing is averaged"
     paper = Paper(
         title="Distributed deep learning networks among institutions for medical imaging",
         authors="Chang, Balachandar, Lam, Yi, Brown, Beers, Rosen, Rubin, Kalpathy-Cramer",
         year=2018,
         venue="Journal of the American Medical Informatics Association",
+        url="https://doi.org/10.1093/jamia/ocy017",
     )
     topology = "serial"
 

@@ -14,12 +14,14 @@ class DeepAll(Method[Settings]):
     """Plain training on the pooled source domains; what sharing the data would have given."""
 
     name = "deepall"
+    title = "DeepAll"
     summary = "all source data pooled, one model: the centralized reference"
     paper = Paper(
         title="Deeper, Broader and Artier Domain Generalization",
         authors="Li, Yang, Song, Hospedales",
         year=2017,
         venue="ICCV",
+        url="https://arxiv.org/abs/1710.03077",
     )
     topology = "pooled"
     sends = ("all training data",)

@@ -27,12 +27,14 @@ class FedAvg(Method[FedAvgSettings]):
     """Federated averaging: w <- sum_k (n_k / n) w_k (algorithm 1 of the paper)."""
 
     name = "fedavg"
+    title = "FedAvg"
     summary = "local training, then the sample-weighted mean of the client models"
     paper = Paper(
         title="Communication-Efficient Learning of Deep Networks from Decentralized Data",
         authors="McMahan, Moore, Ramage, Hampson, Agüera y Arcas",
         year=2017,
         venue="AISTATS",
+        url="https://arxiv.org/abs/1602.05629",
     )
 
     def server(self, work: ServerWork) -> Tensor:

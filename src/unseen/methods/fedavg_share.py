@@ -47,12 +47,14 @@ class FedAvgShare(Method[FedAvgShareSettings]):
     """
 
     name = "fedavg-share"
+    title = "FedAvg-Share"
     summary = "FedAvg; clients also give some raw samples into a pool that all train on"
     paper = Paper(
         title="Federated Learning with Non-IID Data",
         authors="Zhao, Li, Lai, Suda, Civin, Chandra",
         year=2018,
         venue="arXiv 1806.00582",
+        url="https://arxiv.org/abs/1806.00582",
     )
     needs_individual_updates = True
     sends: tuple[str, ...] = ("model weights", "number of samples", SAMPLES, LABELS)

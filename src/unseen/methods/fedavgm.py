@@ -46,12 +46,14 @@ class FedAvgM(Method[FedAvgMSettings]):
     """
 
     name = "fedavgm"
+    title = "FedAvgM"
     summary = "FedAvg with momentum on the server: a round's step carries on those before it"
     paper = Paper(
         title="Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
         authors="Hsu, Qi, Brown",
         year=2019,
         venue="arXiv 1909.06335",
+        url="https://arxiv.org/abs/1909.06335",
     )
 
     def server(self, work: ServerWork) -> Tensor:

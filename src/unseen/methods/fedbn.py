@@ -46,12 +46,14 @@ class FedBN(Method[FedBNSettings]):
     """
 
     name = "fedbn"
+    title = "FedBN"
     summary = "clients keep their own batch norm; an unseen domain gets its average over the clients"
     paper = Paper(
         title="FedBN: Federated Learning on Non-IID Features via Local Batch Normalization",
         authors="Li, Jiang, Zhang, Kamp, Dou",
         year=2021,
         venue="ICLR",
+        url="https://arxiv.org/abs/2102.07623",
     )
     beyond_losses = ""
 

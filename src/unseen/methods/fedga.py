@@ -59,12 +59,15 @@ class FedGA(Method[FedGASettings]):
     """
 
     name = "fedga"
+    title = "FedGA"
     summary = "FedAvg that gives more weight to clients whose own model beats the merged one on their data"
     paper = Paper(
         title="Federated Domain Generalization with Generalization Adjustment",
         authors="Zhang, Xu, Yao, Zhang, Tian, Wang",
         year=2023,
         venue="CVPR",
+        url="https://openaccess.thecvf.com/content/CVPR2023/html/"
+        "Zhang_Federated_Domain_Generalization_With_Generalization_Adjustment_CVPR_2023_paper.html",
     )
     needs_individual_updates = True
     sends = ("model weights", "number of samples", GAP)

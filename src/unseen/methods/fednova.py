@@ -36,12 +36,14 @@ class FedNova(Method[FedNovaSettings]):
     """
 
     name = "fednova"
+    title = "FedNova"
     summary = "averages the clients' moves per step, so that those with more steps do not count for more"
     paper = Paper(
         title="Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
         authors="Wang, Liu, Liang, Joshi, Poor",
         year=2020,
         venue="NeurIPS",
+        url="https://arxiv.org/abs/2007.07481",
     )
     sends = ("model weights", "number of samples", NORMALISER)
     beyond_losses = ""

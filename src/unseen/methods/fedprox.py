@@ -39,12 +39,14 @@ class FedProx(Method[FedProxSettings]):
     """
 
     name = "fedprox"
+    title = "FedProx"
     summary = "FedAvg with a proximal term that keeps clients near the server's weights"
     paper = Paper(
         title="Federated Optimization in Heterogeneous Networks",
         authors="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith",
         year=2020,
         venue="MLSys",
+        url="https://arxiv.org/abs/1812.06127",
     )
     beyond_losses = ""
 

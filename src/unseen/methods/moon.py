@@ -59,12 +59,14 @@ class MOON(Method[MOONSettings]):
     """
 
     name = "moon"
+    title = "MOON"
     summary = "contrasts a client's features with those of the server's model and of its own former one"
     paper = Paper(
         title="Model-Contrastive Federated Learning",
         authors="Li, He, Song",
         year=2021,
         venue="CVPR",
+        url="https://arxiv.org/abs/2103.16257",
     )
     beyond_losses = "it keeps means over batches of how features compare"
 

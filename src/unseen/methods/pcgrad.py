@@ -27,12 +27,14 @@ class PCGrad(Method[PCGradSettings]):
     """Projecting conflicting gradients (algorithm 1), on the clients' updates g_k = w_k - w."""
 
     name = "pcgrad"
+    title = "PCGrad"
     summary = "projects conflicting client updates onto each other's normal planes, then averages them"
     paper = Paper(
         title="Gradient Surgery for Multi-Task Learning",
         authors="Yu, Kumar, Gupta, Levine, Hausman, Finn",
         year=2020,
         venue="NeurIPS",
+        url="https://arxiv.org/abs/2001.06782",
     )
     needs_individual_updates = True
 

@@ -39,12 +39,14 @@ class PPDG(Method[PPDGSettings]):
     """Gradient alignment on the server (algorithm 1): w <- w + mean_i g^_i with g_k = w_k - w."""
 
     name = "ppdg"
+    title = "PPDG"
     summary = "moves clients whose updates conflict towards each other before averaging them"
     paper = Paper(
         title="Privacy-Preserving Constrained Domain Generalization via Gradient Alignment",
         authors="Tian, Li, Wang, Wang",
         year=2021,
         venue="arXiv 2105.08511",
+        url="https://arxiv.org/abs/2105.08511",
     )
     needs_individual_updates = True
 

@@ -61,12 +61,14 @@ class Scaffold(Method[ScaffoldSettings]):
     """
 
     name = "scaffold"
+    title = "SCAFFOLD"
     summary = "corrects every local step by control variates that cancel the pull of a client's own data"
     paper = Paper(
         title="SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
         authors="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh",
         year=2020,
         venue="ICML",
+        url="https://arxiv.org/abs/1910.06378",
     )
     sends: tuple[str, ...] = ("model weights", "number of samples", CHANGE)
     merges = {CHANGE: "mean"}  # noqa: RUF012 (declared as the class's own in Method)

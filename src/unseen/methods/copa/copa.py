@@ -56,6 +56,7 @@ class COPA(Method[COPASettings]):
     """
 
     name = "copa"
+    title = "COPA"
     summary = "shared extractor, a classifier for every domain, frozen ones of the others in local training"
     paper = Paper(
         title="Collaborative Optimization and Aggregation for Decentralized Domain Generalization "
@@ -63,6 +64,9 @@ class COPA(Method[COPASettings]):
         authors="Wu, Gong",
         year=2021,
         venue="ICCV",
+        url="https://openaccess.thecvf.com/content/ICCV2021/html/"
+        "Wu_Collaborative_Optimization_and_Aggregation_for_Decentralized_Domain_Generalization_and_Adaptation_"
+        "ICCV_2021_paper.html",
     )
     needs_individual_updates = True
     sends = ("model weights", "number of samples", COUNTS)

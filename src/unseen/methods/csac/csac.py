@@ -36,12 +36,14 @@ class CSAC(Method[CSACSettings]):
     """
 
     name = "csac"
+    title = "CSAC"
     summary = "layer-wise merging by divergence, then calibration against each client's own frozen model"
     paper = Paper(
         title="Collaborative Semantic Aggregation and Calibration for Federated Domain Generalization",
         authors="Yuan, Ma, Chen, Kuang, Wu, Lin",
         year=2023,
         venue="IEEE TKDE",
+        url="https://arxiv.org/abs/2110.06736",
     )
     needs_individual_updates = True
     beyond_losses = "its loss compares the features of a batch as a set"

@@ -39,12 +39,14 @@ class FedADG(Method[FedADGSettings]):
     """
 
     name = "fedadg"
+    title = "FedADG"
     summary = "features aligned class by class to a learnt reference distribution, adversarially"
     paper = Paper(
         title="Federated Learning for IoT Devices with Domain Generalization",
         authors="Zhang, Lei, Shi, Huang, Chen",
         year=2023,
         venue="IEEE Internet of Things Journal",
+        url="https://doi.org/10.1109/JIOT.2023.3234977",
     )
     sends = ("model weights", "weights of the feature generator", "number of samples")
     in_state = ("model weights", "weights of the feature generator")

@@ -70,6 +70,7 @@ class FedDG(Method[FedDGSettings]):
     """
 
     name = "feddg"
+    title = "FedDG"
     summary = "amplitude spectra of images exchanged between clients and mixed, with an episodic step"
     paper = Paper(
         title="FedDG: Federated Domain Generalization on Medical Image Segmentation via Episodic Learning in "
@@ -77,6 +78,7 @@ class FedDG(Method[FedDGSettings]):
         authors="Liu, Chen, Qin, Dou, Heng",
         year=2021,
         venue="CVPR",
+        url="https://arxiv.org/abs/2103.06030",
     )
     needs_individual_updates = True
     sends: tuple[str, ...] = ("model weights", "number of samples", SPECTRA)

@@ -34,6 +34,7 @@ FEDSR_PAPER = Paper(
     authors="Nguyen, Torr, Lim",
     year=2022,
     venue="NeurIPS",
+    url="https://openreview.net/forum?id=mrt90D00aQX",
 )
 REFERENCE_SENT = "reference distributions of the classes"
 _REFERENCE = "reference"
@@ -132,6 +133,7 @@ class FedSR(RepresentationMethod[FedSRSettings]):
     """
 
     name = "fedsr"
+    title = "FedSR"
     summary = "a probabilistic representation that is kept short and near a learnt reference of its class"
     sends = ("model weights", REFERENCE_SENT, "number of samples")
     in_state = ("model weights", REFERENCE_SENT)
@@ -142,6 +144,7 @@ class FedCMI(RepresentationMethod[FedCMISettings]):
     """Task loss + alpha_CMI E KL(p(z|x) || r(z|y)), with z ~ p(z|x) = N(mu(x), sigma(x)^2)."""
 
     name = "fedcmi"
+    title = "FedCMI"
     summary = "a probabilistic representation held near a learnt reference of its class: half of FedSR"
     sends = ("model weights", REFERENCE_SENT, "number of samples")
     in_state = ("model weights", REFERENCE_SENT)
@@ -152,5 +155,6 @@ class FedL2R(RepresentationMethod[FedL2RSettings]):
     """Task loss + alpha_L2R E||z|| (or its square), z = mu(x) without a draw, as in the authors' code."""
 
     name = "fedl2r"
+    title = "FedL2R"
     summary = "FedAvg with a penalty on the length of the representation: half of FedSR"
     probabilistic = False

@@ -77,12 +77,14 @@ class MDFL(Method[MDFLSettings]):
     """Multi-domain federated learning: clients minimise L_C + strength * L_BoDA (equations 6 to 8)."""
 
     name = "mdfl"
+    title = "MDFL"
     summary = "FedAvg plus a loss that aligns each class with its means in the other domains (BoDA)"
     paper = Paper(
         title="Exploiting data diversity in multi-domain federated learning",
         authors="Madni, Umer, Foresti",
         year=2024,
         venue="Machine Learning: Science and Technology",
+        url="https://doi.org/10.1088/2632-2153/ad4768",
     )
     sends = ("model weights", "number of samples", SUMS, COUNTS)
     beyond_losses = "it sends statistics of the features of its samples, class by class"
