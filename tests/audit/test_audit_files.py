@@ -13,7 +13,7 @@ from unseen.audit import AuditPlan, audit_run
 from unseen.audit.inversion import Effort
 from unseen.audit.page import to_json, write_audit
 from unseen.audit.words import headline
-from unseen.cli.audit import parse_protection
+from unseen.cli.audit_command import parse_protection
 from unseen.config import RunConfig
 from unseen.errors import UsageError
 from unseen.runner.run import run

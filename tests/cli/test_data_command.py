@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from unseen.cli.counts import counts_table
+from unseen.cli.data_command import counts_table
 
 
 @pytest.fixture

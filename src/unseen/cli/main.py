@@ -8,22 +8,18 @@ from typing import Annotated
 import typer
 
 from unseen import __version__
-from unseen.cli import (
-    audit,
-    bench,
-    data,
-    demo,
-    flower_app,
-    invite,
-    join,
-    listing,
-    report,
-    reproduce,
-    serving,
-    status,
-    train,
-    up,
-)
+from unseen.cli.audit_command import audit_command
+from unseen.cli.bench_command import bench_command
+from unseen.cli.data_command import app as data_app
+from unseen.cli.demo_command import demo_command
+from unseen.cli.federation_command import app_command, invite_command, status_command
+from unseen.cli.join_command import join_command
+from unseen.cli.list_command import app as list_app
+from unseen.cli.predict_command import export_command, predict_command
+from unseen.cli.report_command import report_command
+from unseen.cli.reproduce_command import reproduce_command
+from unseen.cli.train_command import train_command
+from unseen.cli.up_command import up_command
 from unseen.errors import UnseenError
 
 app = typer.Typer(
@@ -35,24 +31,24 @@ app = typer.Typer(
     "none of them has seen.\n\nStart with `unseen demo`, or with your own folders, one folder a site:\n\n"
     "    unseen train my_data/ --hold-out site_d --method fedavg",
 )
-app.command("train")(train.train_command)
-app.command("bench")(bench.bench_command)
-app.command("reproduce")(reproduce.reproduce_command)
-app.command("demo")(demo.demo_command)
-app.command("report")(report.report_command)
-app.command("audit")(audit.audit_command)
-app.command("predict")(serving.predict_command)
-app.command("export")(serving.export_command)
+app.command("train")(train_command)
+app.command("bench")(bench_command)
+app.command("reproduce")(reproduce_command)
+app.command("demo")(demo_command)
+app.command("report")(report_command)
+app.command("audit")(audit_command)
+app.command("predict")(predict_command)
+app.command("export")(export_command)
 for _name, _command in (
-    ("up", up.up_command),
-    ("invite", invite.invite_command),
-    ("join", join.join_command),
-    ("status", status.status_command),
-    ("app", flower_app.app_command),
+    ("up", up_command),
+    ("invite", invite_command),
+    ("join", join_command),
+    ("status", status_command),
+    ("app", app_command),
 ):
     app.command(_name, rich_help_panel="A federation of machines")(_command)
-app.add_typer(listing.app, name="list")
-app.add_typer(data.app, name="data")
+app.add_typer(list_app, name="list")
+app.add_typer(data_app, name="data")
 
 
 @app.callback()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from unseen.cli.console import messages, print_json, results
-from unseen.cli.train import parse_settings
+from unseen.cli.train_command import parse_settings
 from unseen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def audit_command(  # noqa: PLR0917 (one parameter an option)
     from unseen.audit import AuditPlan, audit_run
     from unseen.audit.inversion import Effort
     from unseen.audit.page import to_json, write_audit
-    from unseen.cli.waiting import LateBar
+    from unseen.cli.progress import DelayedProgressBar
 
     console = messages()
     plan = AuditPlan(
@@ -67,7 +67,7 @@ def audit_command(  # noqa: PLR0917 (one parameter an option)
         against=dict(map(parse_protection, against or [])),
         effort=Effort(iterations=iterations, restarts=restarts, seconds=seconds),
     )
-    with LateBar(console) as bar:
+    with DelayedProgressBar(console) as bar:
         audit = audit_run(run, plan=plan, progress=bar)
     page = write_audit(audit, out or run / "audit")
     found = to_json(audit)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from unseen.cli.console import messages, print_json, printable, results
 from unseen.errors import UnseenError
 
 if TYPE_CHECKING:
+    from unseen.serving import Prediction
     from unseen.serving.saved import ModelCard
 
 Run = Annotated[Path, typer.Argument(help="A run folder, or its model.safetensors.")]
@@ -49,8 +56,7 @@ def predict_command(  # noqa: PLR0917 (one parameter an option)
 
         unseen predict runs/table-north-fedavg-0 new_rows.csv
     """
-    from unseen.cli import predictions as form
-    from unseen.cli.waiting import LateBar
+    from unseen.cli.progress import DelayedProgressBar
     from unseen.engine import choose_device
     from unseen.fileio import write_text
     from unseen.serving import load_model, predict
@@ -59,13 +65,13 @@ def predict_command(  # noqa: PLR0917 (one parameter an option)
     saved = load_model(run)
     saved.network.to(choose_device(device))
     kept = len(saved.card.classes) if all_probabilities else top
-    with LateBar(console) as bar:
+    with DelayedProgressBar(console) as bar:
         found = predict(saved, path, batch_size=batch_size, top=max(kept, 1), progress=bar)
-    text = printable(form.as_csv(found, saved.card, top=top, every_class=all_probabilities))
+    text = printable(predictions_csv(found, saved.card, top=top, every_class=all_probabilities))
     if out is not None:
         write_text(out, text)
     if as_json:
-        print_json(form.as_json(found, saved.card, top=kept))
+        print_json(predictions_json(found, saved.card, top=kept))
     elif out is None:
         typer.echo(text.encode(), nl=False)
     else:
@@ -77,7 +83,7 @@ def predict_command(  # noqa: PLR0917 (one parameter an option)
         raise UnseenError(f"{path}: nothing could be predicted ({len(found)} tried); the reasons are above")
     for remark in _remarks(saved.card, path):
         console.print(remark, soft_wrap=True)
-    console.print(form.summary(found, saved.card))
+    console.print(predictions_table(found, saved.card))
 
 
 def _remarks(card: ModelCard, path: Path) -> list[str]:
@@ -129,3 +135,87 @@ def _print_export(console: Console, facts: dict[str, object], file: Path, descri
         lines.append(f"Checked with onnxruntime on {check['on']}: {difference}")
     for line in lines:
         console.print(line, soft_wrap=True, markup=False)
+
+
+MOST_SUMMARY_ROWS = 20
+
+
+def predictions_csv(
+    predictions: Sequence[Prediction], card: ModelCard, *, top: int, every_class: bool
+) -> str:
+    """Write one line per prediction; `every_class` adds a column p_CLASS for each class."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    first = "file" if card.encoding is None else "row"
+    if card.task == "regression":
+        writer.writerow([first, "prediction", "error"])
+        writer.writerows([item.name, _number(item.value), item.error] for item in predictions)
+        return text.getvalue()
+    places = 1 if every_class else min(top, len(card.classes))
+    ranks = [
+        ("class", "probability") if i == 1 else (f"class_{i}", f"probability_{i}")
+        for i in range(1, places + 1)
+    ]
+    columns = [f"p_{name}" for name in card.classes] if every_class else []
+    writer.writerow([first, *(name for pair in ranks for name in pair), *columns, "error"])
+    for item in predictions:
+        pairs = [*item.ranked[:places], *[("", None)] * (places - len(item.ranked))]
+        chances = dict(item.ranked)
+        writer.writerow(
+            [
+                item.name,
+                *(value for label, chance in pairs for value in (label, _number(chance))),
+                *(_number(chances.get(name)) for name in card.classes if every_class),
+                item.error,
+            ]
+        )
+    return text.getvalue()
+
+
+def predictions_json(predictions: Sequence[Prediction], card: ModelCard, *, top: int) -> dict[str, Any]:
+    """The predictions and the model they come from; `ranked` only where more than one class was asked for."""
+    name = "file" if card.encoding is None else "row"
+
+    def plain(item: Prediction) -> dict[str, Any]:
+        shown = printable(item.name) if name == "file" else int(item.name)
+        if item.error:
+            return {name: shown, "error": item.error}
+        if card.task == "regression":
+            return {name: shown, "prediction": item.value}
+        ranked = [{"class": label, "probability": chance} for label, chance in item.ranked]
+        return {name: shown, **ranked[0], **({"ranked": ranked} if top > 1 else {})}
+
+    return {
+        "model": card.model,
+        "run_id": card.run_id,
+        "task": card.task,
+        "classes": list(card.classes),
+        "predictions": [plain(item) for item in predictions],
+    }
+
+
+def predictions_table(predictions: Sequence[Prediction], card: ModelCard) -> Table:
+    """How often each class was predicted and how sure the model was, or the range of the values."""
+    done = [item for item in predictions if not item.error]
+    if card.task == "regression":
+        values = [item.value for item in done if item.value is not None]
+        table = Table("rows", "smallest", "mean", "largest")
+        if values:
+            table.add_row(
+                str(len(values)), *(f"{value:.4g}" for value in (min(values), fmean(values), max(values)))
+            )
+        return table
+    found: dict[str, list[float]] = defaultdict(list)
+    for item in done:
+        found[item.label].append(item.probability or 0.0)
+    table = Table("class", "predicted", "mean probability")
+    for label in sorted(found, key=lambda label: -len(found[label]))[:MOST_SUMMARY_ROWS]:
+        table.add_row(Text(label), str(len(found[label])), f"{fmean(found[label]):.2f}")
+    if len(found) > MOST_SUMMARY_ROWS:
+        rest = sorted(map(len, found.values()), reverse=True)[MOST_SUMMARY_ROWS:]
+        table.add_row(Text(f"{len(rest)} other classes"), str(sum(rest)), "")
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unseen.cli.console import INTERRUPTED, messages
-from unseen.cli.data import show_findings
+from unseen.cli.data_command import show_findings
 from unseen.errors import UnseenError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def join_command(
 
         unseen join hospital_a.invitation --data ./our-images
     """
-    from unseen.cli.up import terminated_like_interrupted
+    from unseen.cli.up_command import terminated_like_interrupted
     from unseen.deploy.flower.compat import require_flower
     from unseen.deploy.invitation import Invitation
     from unseen.deploy.site_home import open_site, stay_connected
@@ -66,11 +66,11 @@ def join_command(
 
 def _look_over(site: str, data: str, *, skip_unreadable: bool) -> DataCheck:
     """Show what is there, and refuse what training would refuse."""
-    from unseen.cli.waiting import LateBar
+    from unseen.cli.progress import DelayedProgressBar
     from unseen.data import DataRequest
     from unseen.data.check import check_site
 
-    with LateBar(messages()) as bar:
+    with DelayedProgressBar(messages()) as bar:
         check = check_site(site, DataRequest(source=data, progress=bar))
     show_findings(check, messages())
     if check.problem:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from unseen.cli import waiting
+from unseen.cli import progress
 from unseen.config import RunConfig
 from unseen.data import DataRequest, load_data
 from unseen.runner.run import run
@@ -169,9 +169,9 @@ def test_the_bar_appears_only_for_long_work_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, terminal: bool
 ) -> None:
     def drawn(patience: float) -> str:
-        monkeypatch.setattr(waiting, "PATIENCE", patience)
+        monkeypatch.setattr(progress, "PATIENCE", patience)
         screen = io.StringIO()
-        with waiting.LateBar(Console(file=screen, force_terminal=terminal, width=100)) as bar:
+        with progress.DelayedProgressBar(Console(file=screen, force_terminal=terminal, width=100)) as bar:
             bar("predicting", 1, 3)
             bar("predicting", 3, 3)
         return screen.getvalue()

@@ -10,7 +10,7 @@ from rich.console import Console
 from unseen.bench.eta import RoundTimes, in_words
 from unseen.bench.grid import jobs
 from unseen.bench.workers import Progress
-from unseen.cli.bench_view import BenchView
+from unseen.cli.bench_progress import BenchProgress
 
 
 def test_the_pace_is_learnt_by_method():
@@ -37,7 +37,7 @@ def test_durations_in_words(seconds, words):
 def follow(grid, console):
     """Show a bench of four jobs: one done, one failed, one at work, one waiting."""
     first, second, third, fourth = jobs(grid)
-    view = BenchView(console, workers=2)
+    view = BenchProgress(console, workers=2)
     with view:
         view.planned([first, second, third, fourth], [], [], {})
         for job in (first, second):
@@ -84,7 +84,7 @@ def test_jobs_of_an_earlier_start_tell_how_long_it_will_take(make_grid):
     first, second, third, fourth = jobs(make_grid(seeds=(0, 1)))
     assert (first.label, second.label) == (third.label, fourth.label), "the first two are of two methods"
     text = io.StringIO()
-    view = BenchView(Console(file=text, width=60), workers=1)
+    view = BenchProgress(Console(file=text, width=60), workers=1)
     for _ in range(2):
         view.planned([third, fourth], [first, second], [], {first.id: 600.0, second.id: 3000.0})
     view.started(third)
@@ -97,7 +97,7 @@ def test_jobs_of_an_earlier_start_tell_how_long_it_will_take(make_grid):
 def test_a_part_of_a_job_counts_only_where_no_whole_one_is_known(make_grid):
     _, second, third, fourth = jobs(make_grid(seeds=(0, 1)))
     text = io.StringIO()
-    view = BenchView(Console(file=text, width=60), workers=1)
+    view = BenchProgress(Console(file=text, width=60), workers=1)
     view.planned([third, fourth], [second], [], {second.id: 6000.0})
     for job in (third, fourth):
         view.started(job)

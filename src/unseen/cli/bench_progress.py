@@ -40,7 +40,7 @@ class _Running:
         return time.monotonic() - self.started
 
 
-class BenchView(Watcher):
+class BenchProgress(Watcher):
     """Follows a bench and shows what runs, what is done, what failed and how long it will take."""
 
     def __init__(self, console: Console, *, workers: int) -> None:
@@ -55,7 +55,7 @@ class BenchView(Watcher):
             Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         )
 
-    def __enter__(self) -> BenchView:
+    def __enter__(self) -> BenchProgress:
         if self._live:
             self._live.start()
         return self

@@ -1,0 +1,330 @@
+"""`unseen data`: look at data before training on it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from unseen.cli.console import INTERRUPTED, messages, print_json, printable, results
+from unseen.errors import UsageError, unknown_name
+
+if TYPE_CHECKING:
+    from unseen.data import DataRequest
+    from unseen.data.check import DataCheck
+    from unseen.data.obtain import Outcome
+
+app = typer.Typer(
+    no_args_is_help=True, help="Look at data, or get some.\n\nExample:\n\n    unseen data check my_data/"
+)
+
+TASKS = ("classification", "regression")
+
+
+@app.command("check")
+def check_command(  # noqa: PLR0917 (one parameter an option)
+    path: Annotated[
+        str,
+        typer.Argument(help="A folder domain/class/image, a table (.csv, .parquet), or a named data set."),
+    ],
+    picture: Annotated[
+        Path | None, typer.Option(help="Also draw the counts into this PNG file.", metavar="FILE.png")
+    ] = None,
+    domain_column: Annotated[str, typer.Option(help="Tables: the column that names the domain.")] = "domain",
+    target: Annotated[str, typer.Option(help="Tables: the column to predict.")] = "target",
+    task: Annotated[str | None, typer.Option(help="Tables: classification or regression.")] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Where named data sets lie.", envvar="UNSEEN_DATA")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+) -> None:
+    """Count samples per domain and class, open every image, and say what is wrong or unusual.
+
+    PATH is a folder domain/class/image, a table (.csv, .parquet) or a named data set. The exit code is 1 if
+    training would refuse the data, else 0.
+
+    Examples:
+
+        unseen data check rotated-digits
+
+        unseen data check my_data/ --picture counts.png
+    """
+    from unseen.cli.progress import DelayedProgressBar
+    from unseen.data import DataRequest
+    from unseen.data.check import check_data
+
+    if picture is not None and picture.suffix.lower() != ".png":
+        raise UsageError(f"--picture {picture} must end in .png")
+    if task is not None and task not in TASKS:
+        raise unknown_name("task", task, TASKS)
+    with DelayedProgressBar(messages()) as bar:
+        request = DataRequest(
+            source=path,
+            root=data_root.expanduser() if data_root else None,
+            domain_column=domain_column,
+            target_column=target,
+            task="regression" if task == "regression" else "classification" if task else None,
+            progress=bar,
+        )
+        check = check_data(request)
+    drawn = picture if picture is not None and check.counts else None
+    if drawn is not None:
+        write_counts_picture(check.counts, drawn)
+    if as_json:
+        print_json({**check.to_dict(), "picture": str(drawn) if drawn else None})
+    else:
+        _show_check(check, drawn, results(), next_step=_next_step(check, request))
+    if not check.ok:
+        raise typer.Exit(1)
+
+
+def _show_check(check: DataCheck, picture: Path | None, console: Console, *, next_step: str) -> None:
+    show_findings(check, console)
+    if picture is not None:
+        _say(console, f"Picture: {picture}")
+    if check.problem:
+        _say(console, f"Training would refuse this data: {check.problem}", "bold red")
+    elif check.unreadable:
+        count = len(check.unreadable)
+        _say(
+            console,
+            f"Training would refuse this data: {count} unreadable (--skip-unreadable leaves them out)",
+            "bold red",
+        )
+    else:
+        _say(console, f"Training can start, for example: {next_step}", "green")
+
+
+def show_findings(check: DataCheck, console: Console) -> None:
+    """Print what was found: counts, what cannot be read, what is unusual."""
+
+    say = partial(_say, console)
+    say(f"{check.name}: {check.total} samples", "bold")
+    if check.counts:
+        console.print(counts_table(check.counts, console))
+    for name, reason in check.unreadable.items():
+        say(f"unreadable: {name} ({reason})", "red")
+    for what, names in _grouped(check).items():
+        say(f"converted on reading: {len(names)} with {what}, for example {names[0]}")
+    for role, domains in (
+        ("held out unless you name others", check.hold_out),
+        ("kept to choose the round", check.validate_on),
+        ("groups, of which the worst is told", check.groups),
+    ):
+        if domains:
+            say(f"{role}: {', '.join(domains)}")
+    for note in check.notes:
+        say(f"note: {note}")
+    for warning in check.warnings:
+        say(f"warning: {warning}", "yellow")
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(printable(text), style=style), soft_wrap=True)
+
+
+def _next_step(check: DataCheck, request: DataRequest) -> str:
+    """The command that trains on this data as it was checked."""
+    defaults = type(request)(request.source)
+    words = ["unseen", "train", request.source]
+    if not check.hold_out:
+        words += ["--hold-out", list(check.counts)[-1] if check.counts else "DOMAIN"]
+    for option, name in (
+        ("--domain-column", "domain_column"),
+        ("--target", "target_column"),
+        ("--task", "task"),
+    ):
+        if getattr(request, name) != getattr(defaults, name):
+            words += [option, str(getattr(request, name))]
+    return shlex.join(words)
+
+
+def _grouped(check: DataCheck) -> dict[str, list[str]]:
+    """Gather the files of each oddity, the most frequent first."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name, what in check.unusual.items():
+        groups[what].append(name)
+    return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
+
+
+@app.command("get")
+def get_command(
+    name: Annotated[str, typer.Argument(help="A named data set, see `unseen list data`.")],
+    data_root: Annotated[
+        Path | None, typer.Option(help="Where named data sets lie.", envvar="UNSEEN_DATA")
+    ] = None,
+    accept_terms: Annotated[
+        bool, typer.Option("--accept-terms", help="Also download what is not free for every use.")
+    ] = False,
+    mirror: Annotated[
+        str, typer.Option(help="Address of a folder with the same files, to take them from.", metavar="URL")
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
+) -> None:
+    """Download a named data set, checked against published checksums, or say how to come by it.
+
+    A download that was stopped goes on where it was. The exit code is 1 if something is left for you to do.
+
+    Examples:
+
+        unseen data get rotated-mnist --data-root data/
+
+        unseen data get vlcs
+    """
+    from unseen.cli.progress import DelayedProgressBar
+    from unseen.data.obtain import get_data
+
+    root = data_root.expanduser() if data_root else None
+    try:
+        with DelayedProgressBar(messages(), bytes=True) as bar:
+            outcome = get_data(name, root=root, accept_terms=accept_terms, mirror=mirror, progress=bar)
+    except KeyboardInterrupt:
+        messages().print("\nStopped. The same command goes on where it was.")
+        sys.exit(INTERRUPTED)
+    if as_json:
+        print_json(_download_json(outcome))
+    else:
+        _show_download(outcome, results())
+    if outcome.refused or outcome.explained:
+        raise typer.Exit(1)
+
+
+def _show_download(outcome: Outcome, console: Console) -> None:
+    def say(text: str, style: str = "") -> None:
+        console.print(Text(text, style=style), soft_wrap=True)
+
+    if not (outcome.downloaded or outcome.present or outcome.refused or outcome.explained):
+        say(f"{outcome.name} comes with the package: nothing to get")
+    for title in outcome.present:
+        say(f"{title}: already there")
+    for title in outcome.downloaded:
+        say(f"{title}: downloaded and checked", "green")
+    for download in outcome.refused:
+        say(f"{download.title}: not downloaded; licence: {download.licence}; --accept-terms accepts that")
+    if told := outcome.explained:
+        say(f"{outcome.name} is not downloaded: no checksum of it is published")
+        say(f"licence: {told.licence}")
+        say(f"where: {told.where}")
+        say(f"put {told.put} below {outcome.root}")
+        say(f"then: unseen data check {outcome.name}")
+
+
+def _download_json(outcome: Outcome) -> dict[str, object]:
+    told = outcome.explained
+    return {
+        "name": outcome.name,
+        "root": str(outcome.root),
+        "downloaded": outcome.downloaded,
+        "present": outcome.present,
+        "terms_to_accept": {download.title: download.licence for download in outcome.refused},
+        "to_do": {"licence": told.licence, "where": told.where, "put": told.put} if told else None,
+    }
+
+
+Counts = Mapping[str, Mapping[str, int]]
+
+BAR = 12
+MISSING = "none"
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_LEVELS = "▁▂▃▄▅▆▇█"
+MOST_CLASSES = 24
+_MOST_NAMED = 3
+
+
+def counts_table(counts: Counts, console: Console) -> Table:
+    """One row a domain and one column a class where that fits the console, else the extremes of each row."""
+    classes = list(next(iter(counts.values()), {}))
+    boundless = console.options.update(width=10_000)
+    for bars in (True, False):
+        table = _by_class(counts, classes, bars=bars)
+        if (
+            len(classes) <= MOST_CLASSES
+            and console.measure(table, options=boundless).maximum <= console.width
+        ):
+            return table
+    return _by_extremes(counts, classes)
+
+
+def write_counts_picture(counts: Counts, path: Path) -> None:
+    """Write the report's figure of the counts as PNG."""
+    from unseen.fileio import write_atomically
+    from unseen.report.classes import sample_counts
+    from unseen.report.pictures import to_png
+    from unseen.runs.reader import Run
+
+    start = {"event": "start", "data": {"class_counts": counts}}
+    (chart,) = sample_counts(Run(folder=Path(), config={}, records=[start], result=None)).values()
+    picture = to_png(chart)
+    write_atomically(path, lambda target: target.write_bytes(picture))
+
+
+def _by_class(counts: Counts, classes: list[str], *, bars: bool) -> Table:
+    several = len(classes) > 1
+    table = _counts_columns(*(classes if several else ()), "samples", *([""] if bars else []))
+    most = max((number for row in counts.values() for number in row.values()), default=0)
+    largest = max(sum(row.values()) for row in counts.values())
+    for domain, row in counts.items():
+        total = sum(row.values())
+        cells = [_cell(row[label], most) for label in classes if several]
+        table.add_row(Text(domain), *cells, str(total), *([_bar(total, largest)] if bars else []))
+    if several:
+        sums = [sum(row[label] for row in counts.values()) for label in classes]
+        table.add_section()
+        table.add_row("all", *map(str, sums), str(sum(sums)))
+    return table
+
+
+def _by_extremes(counts: Counts, classes: list[str]) -> Table:
+    table = _counts_columns("samples", "", "smallest class", "largest class", "classes it lacks")
+    largest = max(sum(row.values()) for row in counts.values())
+    for domain, row in counts.items():
+        total = sum(row.values())
+        present = [label for label in classes if row[label]]
+        least, most = min(present, key=row.__getitem__), max(present, key=row.__getitem__)
+        table.add_row(
+            Text(domain),
+            str(total),
+            _bar(total, largest),
+            Text(f"{row[least]} ({least})"),
+            Text(f"{row[most]} ({most})"),
+            _lacking([label for label in classes if not row[label]], len(classes)),
+        )
+    table.caption = f"{len(classes)} classes"
+    return table
+
+
+def _counts_columns(*columns: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("domain", overflow="fold")
+    for name in columns:
+        table.add_column(Text(name), justify="right" if name else "left", overflow="fold", no_wrap=not name)
+    return table
+
+
+def _cell(number: int, most: int) -> Text:
+    """The count, and its height against the largest of all cells."""
+    if not number:
+        return Text(MISSING, style="bold red")
+    return Text(f"{_LEVELS[round((len(_LEVELS) - 1) * number / most)]} {number}")
+
+
+def _bar(number: int, most: int) -> str:
+    whole, eighths = divmod(round(8 * BAR * number / max(most, 1)), 8)
+    return "█" * whole + _EIGHTHS[eighths].strip()
+
+
+def _lacking(labels: list[str], classes: int) -> Text:
+    if not labels:
+        return Text(MISSING)
+    named = ", ".join(labels[:_MOST_NAMED]) + (", ..." if len(labels) > _MOST_NAMED else "")
+    return Text(f"{len(labels)} of {classes}: {named}", style="bold red")

@@ -1,0 +1,165 @@
+"""`unseen invite`: let a site take part, by its public key."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unseen.cli.console import messages, print_json, results
+from unseen.cli.up_command import DEFAULT_HOME, HomeOption
+from unseen.errors import UsageError
+
+if TYPE_CHECKING:
+    from unseen.deploy.status import FederationStatus
+    from unseen.deploy.coordinator_home import CoordinatorHome
+
+
+def invite_command(
+    site: Annotated[str, typer.Argument(help="The site's name; results call its domain so.")],
+    home: HomeOption = DEFAULT_HOME,
+    key: Annotated[
+        str | None,
+        typer.Option(help="The site's public key: its .pub file, or the line in it.", metavar="SITE.pub"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The invitation; SITE.invitation if not given.")] = None,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Let this site in no more.")] = False,
+) -> None:
+    """Write an invitation for a site, and register its public key once you have it.
+
+    First `unseen invite SITE`: send the file to the site. It holds no secret. There `unseen join` makes a key
+    pair and says which file to send back. Then `unseen invite SITE --key SITE.pub`: from now on the site
+    is let in. Compare the fingerprints that both sides show, say over the telephone.
+
+    Examples:
+
+        unseen invite hospital_a
+
+        unseen invite hospital_a --key hospital_a.pub
+    """
+    from unseen.deploy.invitation import SUFFIX, Invitation, require_site_name
+    from unseen.deploy.keys import fingerprint, read_public_key
+    from unseen.deploy.members import Members
+    from unseen.deploy.coordinator_home import CoordinatorHome
+
+    if revoke and key is not None:
+        raise UsageError("--revoke takes a site's key away and --key gives one: use one at a time")
+    require_site_name(site)
+    place, members = CoordinatorHome.load(home), Members(home)
+    coordinator = place.here if _is_up(place) else None
+    if revoke:
+        members.revoke(site, coordinator)
+        _say(f"{site} is let in no more.")
+        return
+    if key is None:
+        path = out or Path(f"{site}{SUFFIX}")
+        ca = place.certificates().ca.read_text(encoding="utf-8")
+        Invitation(site, place.address, ca).save(path)
+        _say(f"Wrote {path}. Send it to {site}; there they run:\n  unseen join {path.name} --data FOLDER")
+        if members.get(site) is None:
+            _say(
+                f"It prints the name of a public key file. With that file, let {site} in:\n"
+                f"  unseen invite {site} --key {site}.pub --home {home}"
+            )
+        return
+    member = members.add(site, read_public_key(key))
+    if coordinator is not None:
+        members.register(coordinator)
+    when = "is let in from now on" if coordinator else "will be let in when `unseen up` runs"
+    _say(f"{site} {when}. Fingerprint of its key:\n  {fingerprint(member.key)}")
+
+
+def _is_up(home: CoordinatorHome) -> bool:
+    """Whether something listens where the coordinator of this home would."""
+    host, _, port = home.here.address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=2.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _say(text: str) -> None:
+    messages().print(text, markup=False, soft_wrap=True)
+
+
+def status_command(
+    home: HomeOption = DEFAULT_HOME,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Show the sites that a coordinator knows and the runs it has had. Run it on the coordinator's machine.
+
+    Example:
+
+        unseen status --home federation
+    """
+    from unseen.deploy.status import federation_status
+
+    status = federation_status(home)
+    if as_json:
+        print_json(status.to_dict())
+    else:
+        _show_status(status, home)
+
+
+def _show_status(status: FederationStatus, home: Path) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    console = results()
+    online = sum(site.status == "online" for site in status.sites)
+    runs = "1 run" if len(status.runs) == 1 else f"{len(status.runs)} runs"
+    console.print(Text(f"{home}: {online} of {len(status.sites)} sites connected, {runs}", "bold"))
+    for title, rows in (("site", status.sites), ("run", status.runs)):
+        if not rows:
+            continue
+        table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
+        for column in (title, "state", "since"):
+            table.add_column(column)
+        for row in rows:
+            style = "green" if row.status in ("online", "running") else ""
+            table.add_row(Text(row.name), Text(row.status, style), Text(row.since))
+        console.print(table)
+
+
+def app_command(  # noqa: PLR0917 (one parameter an option)
+    folder: Annotated[Path, typer.Argument(help="Folder to write the app into; must be new or empty.")],
+    job: Annotated[
+        Path | None, typer.Option(help="Job file (the format of a run's config.toml); else FedAvg.")
+    ] = None,
+    hold_out: Annotated[
+        list[str] | None, typer.Option(help="Site that the model is judged on (repeatable).")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Run folder, on the SuperLink's machine.")] = Path("unseen-run"),
+    min_sites: Annotated[int, typer.Option(help="A round with fewer sites ends the run.")] = 1,
+    round_deadline: Annotated[float, typer.Option(help="Seconds that sites have to answer.")] = 3600.0,
+) -> None:
+    """Write a Flower app for teams that run their own SuperLink and start jobs with `flwr run`.
+
+    Each SuperNode needs Unseen installed and says who it is with
+    `--node-config 'site="a" data="/path/to/CLASS/IMAGE" home="/path/to/keep/memory"'`.
+
+    Example:
+
+        unseen app my_app --job job.toml
+    """
+    from unseen.config import RunConfig
+    from unseen.deploy.flower.app_folder import write_app
+    from unseen.deploy.coordinator import RoundPolicy
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is not empty; name a new folder")
+    given = vars(RunConfig.load(job)) if job else {"data": "sites"}
+    if hold_out:
+        given = {**given, "hold_out": hold_out}
+    config = RunConfig.from_mapping(given)
+    terms = RoundPolicy(deadline=round_deadline, min_sites=min_sites)
+    write_app(folder, config, out=out, resume=False, terms=terms)
+    messages().print(
+        f"Wrote a Flower app into {folder}. Start it on your SuperLink:\n  flwr run {folder}",
+        markup=False,
+        soft_wrap=True,
+    )
