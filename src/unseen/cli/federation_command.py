@@ -13,8 +13,8 @@ from unseen.cli.up_command import DEFAULT_HOME, HomeOption
 from unseen.errors import UsageError
 
 if TYPE_CHECKING:
-    from unseen.deploy.status import FederationStatus
     from unseen.deploy.coordinator_home import CoordinatorHome
+    from unseen.deploy.status import FederationStatus
 
 
 def invite_command(
@@ -39,10 +39,10 @@ def invite_command(
 
         unseen invite hospital_a --key hospital_a.pub
     """
+    from unseen.deploy.coordinator_home import CoordinatorHome
     from unseen.deploy.invitation import SUFFIX, Invitation, require_site_name
     from unseen.deploy.keys import fingerprint, read_public_key
     from unseen.deploy.members import Members
-    from unseen.deploy.coordinator_home import CoordinatorHome
 
     if revoke and key is not None:
         raise UsageError("--revoke takes a site's key away and --key gives one: use one at a time")
@@ -147,8 +147,8 @@ def app_command(  # noqa: PLR0917 (one parameter an option)
         unseen app my_app --job job.toml
     """
     from unseen.config import RunConfig
-    from unseen.deploy.flower.app_folder import write_app
     from unseen.deploy.coordinator import RoundPolicy
+    from unseen.deploy.flower.app_folder import write_app
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is not empty; name a new folder")

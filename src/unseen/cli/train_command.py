@@ -361,8 +361,8 @@ def run_somewhere(
 
 def _coordinator(named: str, ca: Path | None) -> SuperLinkConnection:
     """Take an address as it is; a folder is the home of a coordinator on this machine."""
-    from unseen.deploy.flower.flwr_cli import SuperLinkConnection
     from unseen.deploy.coordinator_home import CoordinatorHome
+    from unseen.deploy.flower.flwr_cli import SuperLinkConnection
 
     if Path(named).is_dir():
         return CoordinatorHome.load(Path(named)).here
