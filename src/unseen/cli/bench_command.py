@@ -19,11 +19,11 @@ from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.fileio import write_json
 
 if TYPE_CHECKING:
+    from unseen.bench.bench_files import Outputs
     from unseen.bench.bench_folder import BenchFolder
     from unseen.bench.grid import Grid
-    from unseen.bench.workers import Placement
-    from unseen.bench.bench_files import Outputs
     from unseen.bench.runner import BenchOutcome
+    from unseen.bench.workers import Placement
 
 EXAMPLES = """Examples:
 
@@ -330,8 +330,8 @@ def write_all(
     grid: Grid, folder: BenchFolder, outcome: BenchOutcome, *, latex: Path | None, csv: Path | None
 ) -> Written:
     """Write everything that follows from the finished jobs; without any there are no tables."""
-    from unseen.bench.result_store import ResultStore
     from unseen.bench.bench_files import write_outputs
+    from unseen.bench.result_store import ResultStore
     from unseen.bench.results import write_results
     from unseen.bench.search import search_report
 
