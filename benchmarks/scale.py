@@ -57,7 +57,7 @@ def train(clients: int, rounds: int) -> None:
     import numpy as np
 
     import unseen
-    from unseen.callbacks.base import Listener
+    from unseen.callbacks.base import Callback
     from unseen.runs.records import Record
 
     sampled, each = (20, 60) if clients <= 1000 else (50, 12)
@@ -68,11 +68,11 @@ def train(clients: int, rounds: int) -> None:
     data = unseen.from_arrays(images, rng.integers(0, 10, len(domains)), domains)
     seen: dict[str, float] = {}
 
-    class Watch(Listener):
-        def training_starts(self, **_: int) -> None:
+    class Watch(Callback):
+        def on_train_start(self, **_: int) -> None:
             seen["start-up"] = time.perf_counter() - started
 
-        def recorded(self, record: Record) -> None:
+        def on_record(self, record: Record) -> None:
             if record["event"] == "round" and record["round"] in (max(rounds // 10, 1), rounds):
                 seen["early" if record["round"] < rounds else "late"] = memory_of_all_processes()
 
@@ -92,7 +92,7 @@ def train(clients: int, rounds: int) -> None:
             selection="last",
             workers=2,
             threads=1,
-            listener=Watch(),
+            callbacks=Watch(),
         )
     print(json.dumps(seen))
 

@@ -65,7 +65,7 @@ def ours(work: str, workers: int) -> None:
     import numpy as np
 
     import unseen
-    from unseen.callbacks.base import Listener
+    from unseen.callbacks.base import Callback
     from unseen.runs.records import Record
 
     spec = WORK[work]
@@ -81,12 +81,12 @@ def ours(work: str, workers: int) -> None:
     images = rng.integers(0, 256, (len(domains), 28, 28), dtype=np.uint8)
     data = unseen.from_arrays(images, rng.integers(0, 10, len(domains)), domains)
 
-    class Clock(Listener):
+    class Clock(Callback):
         def __init__(self) -> None:
             self.marks: list[tuple[float, float, int]] = []
             self.memory = 0.0
 
-        def recorded(self, record: Record) -> None:
+        def on_record(self, record: Record) -> None:
             if record["event"] == "round":
                 self.marks.append((time.perf_counter(), time.process_time(), record["samples"]))
                 if record["round"] == spec["rounds"]:
@@ -106,7 +106,7 @@ def ours(work: str, workers: int) -> None:
             test=0.0,
             workers=workers,
             threads=1,
-            listener=clock,
+            callbacks=clock,
             **shared,
         )
     seen = sum(samples for _, _, samples in clock.marks[1:])

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from unseen.callbacks.base import Listener
+from unseen.callbacks.base import Callback
 from unseen.data import DataSet
 from unseen.data.transforms import Normalise
-from unseen.engine import Experiment, LocalEngine, Rounds, Schedule
+from unseen.engine import Experiment, Schedule, SerialEngine, ServerLoop
 from unseen.federation import PartitionPlan, SplitFractions, make_federation
 from unseen.methods import make_method
 from unseen.models import ModelFacts, build_model
@@ -111,7 +111,7 @@ def run_rounds(
     *,
     rounds: int = 2,
     fraction: float = 1.0,
-    listener: Listener | None = None,
+    callbacks: Callback | None = None,
 ) -> tuple[Checkpoint, Records]:
     """Run (or continue, if the folder holds a checkpoint) without the outer layers."""
     place = RunFolder(folder)
@@ -119,10 +119,10 @@ def run_rounds(
     states = StateStore(place.client_states, found.client_states if found else None)
     folder.mkdir(parents=True, exist_ok=True)
     records = Records(place.records, keep_bytes=found.records_bytes if found else 0)
-    engine = LocalEngine(experiment, states)
+    engine = SerialEngine(experiment, states)
     start = engine.workspace.flat.read()
     checkpoint = found or Checkpoint("test", round=0, weights=start, selected=start)
-    Rounds(
+    ServerLoop(
         experiment,
         engine,
         layout=engine.workspace.flat.layout,
@@ -131,7 +131,7 @@ def run_rounds(
         records=records,
         states=states,
         folder=place,
-        listener=listener or Listener(),
+        callbacks=callbacks or Callback(),
     ).run()
     return checkpoint, records
 

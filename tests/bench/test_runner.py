@@ -14,7 +14,7 @@ import pytest
 from unseen.bench.bench_folder import BenchFolder
 from unseen.bench.results import load_results, read_results, write_results
 from unseen.bench.runner import bench_state, run_bench
-from unseen.bench.workers import Watcher
+from unseen.bench.workers import BenchCallback
 from unseen.config import RunConfig
 from unseen.errors import UnseenError
 from unseen.report import write_report
@@ -22,22 +22,22 @@ from unseen.runner.run import run
 from unseen.runs.folder import RunFolder
 
 
-class Witness(Watcher):
+class Witness(BenchCallback):
     """Writes down what it hears."""
 
     def __init__(self):
         self.begun, self.done, self.reasons, self.rounds = [], [], {}, {}
 
-    def started(self, job):
+    def on_job_start(self, job):
         self.begun.append(job.name)
 
-    def progressed(self, job, progress):
+    def on_job_progress(self, job, progress):
         self.rounds.setdefault(job.name, []).append(progress.round)
 
-    def finished(self, job):
+    def on_job_end(self, job):
         self.done.append(job.name)
 
-    def failed(self, job, reason):
+    def on_job_error(self, job, reason):
         self.reasons[job.name] = reason
 
 
@@ -74,7 +74,7 @@ def test_kept_lines_stand_for_jobs_whose_folders_are_gone(finished_bench, tmp_pa
     state = bench_state(grid, place)
     assert state.results == outcome.results[1:]
     assert [job.id for job in state.missing] == [outcome.results[0].job]
-    again = run_bench(grid, place, workers=1, watcher=witness)
+    again = run_bench(grid, place, workers=1, callback=witness)
     assert witness.begun == [state.missing[0].name]
     assert [replace(one, seconds=0.0) for one in again.results] == [
         replace(one, seconds=0.0) for one in outcome.results
@@ -111,7 +111,7 @@ def test_a_job_is_an_ordinary_run(finished_bench, tmp_path):
 def test_finished_jobs_are_never_repeated(finished_bench):
     grid, folder, outcome = finished_bench
     witness = Witness()
-    again = run_bench(grid, BenchFolder(folder), workers=1, watcher=witness)
+    again = run_bench(grid, BenchFolder(folder), workers=1, callback=witness)
     assert witness.begun == [] and again.results == outcome.results
     smaller = replace(grid, methods={"other name": {"method": "ppdg"}}, seeds=(1,))
     found = bench_state(smaller, BenchFolder(folder))
@@ -146,23 +146,23 @@ def test_a_failed_job_is_shown_kept_and_retried_on_request(make_table_grid, tmp_
     """The data's size makes a batch impossible; then a traceback: both are the job's own affair."""
     methods = {"fedavg": {}, "too large": {"method": "fedavg", "batch_size": 100_000}}
     grid, place, witness = make_table_grid(methods=methods), BenchFolder(tmp_path / "bench"), Witness()
-    outcome = run_bench(grid, place, workers=1, watcher=witness)
+    outcome = run_bench(grid, place, workers=1, callback=witness)
     assert witness.done == ["fedavg west seed 0"] and [r.label for r in outcome.results] == ["fedavg"]
     ((job, reason),) = outcome.failed
     assert job.label == "too large" and "100000" in reason and witness.reasons == {job.name: reason}
     assert json.loads((place.work / job.id / "failure.json").read_text())["reason"] == reason
 
     silent = Witness()
-    assert run_bench(grid, place, workers=1, watcher=silent).failed == outcome.failed
+    assert run_bench(grid, place, workers=1, callback=silent).failed == outcome.failed
     assert silent.begun == []
-    assert run_bench(grid, place, workers=1, watcher=silent, retry_failed=True).failed == outcome.failed
+    assert run_bench(grid, place, workers=1, callback=silent, retry_failed=True).failed == outcome.failed
     assert silent.begun == [job.name]
 
 
 class KillsWorkers(Witness):
     """Kills every worker process when a job has finished its second round."""
 
-    def progressed(self, job, progress):
+    def on_job_progress(self, job, progress):
         super().progressed(job, progress)
         if job.label == "ppdg" and progress.round == 2:
             for child in multiprocessing.active_children():
@@ -176,13 +176,13 @@ def test_a_killed_worker_costs_one_job_which_goes_on_from_its_checkpoint(make_ta
         BenchFolder(tmp_path / "b"),
         KillsWorkers(),
     )
-    outcome = run_bench(grid, place, workers=1, watcher=killer)
+    outcome = run_bench(grid, place, workers=1, callback=killer)
     assert killer.done == ["fedavg west seed 0", "fedprox west seed 0"], "the bench went on with a new worker"
     ((job, reason),) = outcome.failed
     assert job.label == "ppdg" and "SIGKILL" in reason
 
     witness = Witness()
-    again = run_bench(grid, place, workers=1, watcher=witness, retry_failed=True)
+    again = run_bench(grid, place, workers=1, callback=witness, retry_failed=True)
     assert not again.failed and len(again.results) == 3
     assert witness.rounds[job.name][0] >= 1, "rounds before the kill are not run again"
     whole = run(RunConfig.load(RunFolder(place.work / job.id).config), out=tmp_path / "whole")

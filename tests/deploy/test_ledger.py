@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tiny_sites import LoopbackGrid, tiny_job
 
-from unseen.callbacks.base import Listener
+from unseen.callbacks.base import Callback
 from unseen.deploy import coordinator
 from unseen.deploy.coordinator import RoundPolicy, coordinate
 from unseen.deploy.ledger import Ledger, append_entry, describe_entry
@@ -23,7 +23,7 @@ def test_the_ledger_names_every_kind_of_value_that_left(
         out=tmp_path / "run",
         resume=False,
         terms=RoundPolicy(deadline=30.0),
-        listener=Listener(),
+        callbacks=Callback(),
     )
     ledger = Ledger(tmp_path)
     for site, question, answer in grid.log:

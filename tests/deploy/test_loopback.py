@@ -11,7 +11,7 @@ import pytest
 import torch
 from tiny_sites import QUICK, LoopbackGrid, tiny_job
 
-from unseen.callbacks.base import Listener
+from unseen.callbacks.base import Callback, StopTrainingError
 from unseen.config import RunConfig
 from unseen.deploy import coordinator
 from unseen.deploy import site_summary as census
@@ -38,7 +38,7 @@ def go(
     out: Path,
     *,
     resume: bool = False,
-    listener: Listener | None = None,
+    callbacks: Callback | None = None,
     names: dict[str, str] | None = None,
     **terms: Any,
 ) -> RunResult:
@@ -49,7 +49,7 @@ def go(
         out=out,
         resume=resume,
         terms=RoundPolicy(**terms),
-        listener=listener or Listener(),
+        callbacks=callbacks or Callback(),
         names=names,
     )
 
@@ -124,19 +124,15 @@ def test_memory_lies_at_the_sites_and_nowhere_else(grid: LoopbackGrid, images: P
     assert not any("@1." in name for name in kept)
 
 
-class StopError(Exception):
-    pass
-
-
-class StopAfter(Listener):
+class StopAfter(Callback):
     """Ends the process's work, as a crash would, once a round's record is written."""
 
     def __init__(self, round: int) -> None:
         self.round = round
 
-    def recorded(self, record: Record) -> None:
+    def on_record(self, record: Record) -> None:
         if record["event"] == "round" and record["round"] == self.round:
-            raise StopError
+            raise StopTrainingError
 
 
 @pytest.mark.parametrize("method", ["fedavg", "csac", "fedadg", "scaffold", "cwt"])
@@ -144,8 +140,8 @@ def test_a_killed_coordinator_goes_on_from_its_checkpoint(
     method: str, grid: LoopbackGrid, images: Path, tmp_path: Path
 ) -> None:
     config = tiny_job(images, method=method, settings=QUICK.get(method, {}))
-    with pytest.raises(StopError):
-        go(grid, config, tmp_path / "run", listener=StopAfter(2))
+    with pytest.raises(StopTrainingError):
+        go(grid, config, tmp_path / "run", callbacks=StopAfter(2))
     grid.sites = [replace(site) for site in grid.sites]
     go(grid, config, tmp_path / "run", resume=True)
     run(config, out=tmp_path / "here")
@@ -154,8 +150,8 @@ def test_a_killed_coordinator_goes_on_from_its_checkpoint(
 
 def test_a_run_is_not_continued_on_other_data(grid: LoopbackGrid, images: Path, tmp_path: Path) -> None:
     config = tiny_job(images)
-    with pytest.raises(StopError):
-        go(grid, config, tmp_path / "run", listener=StopAfter(2))
+    with pytest.raises(StopTrainingError):
+        go(grid, config, tmp_path / "run", callbacks=StopAfter(2))
     (images / "b" / "x" / "0.png").unlink()
     go(grid, config, tmp_path / "run", resume=True)
     assert faults(tmp_path / "run")[0] == (2, "b", "not connected")
@@ -209,13 +205,13 @@ def test_an_unusable_update_is_set_aside_and_both_sides_are_told(
     assert rounds == [["a", "b", "c"], ["a", "c"], ["a", "b", "c"]]
 
 
-class Absence(Listener):
+class Absence(Callback):
     """Takes a site away after one round and brings it back after another."""
 
     def __init__(self, grid: LoopbackGrid, *, how: str, leaves: int, returns: int) -> None:
         self.grid, self.how, self.leaves, self.returns = grid, how, leaves, returns
 
-    def recorded(self, record: Record) -> None:
+    def on_record(self, record: Record) -> None:
         if record["event"] == "evaluation":
             if record["round"] == self.leaves:
                 getattr(self.grid, self.how).add("b")
@@ -230,9 +226,9 @@ def test_a_round_goes_on_without_an_absent_site_which_comes_back_with_its_memory
     how: str, reason: str, grid: LoopbackGrid, images: Path, tmp_path: Path
 ) -> None:
     config = tiny_job(images, method="scaffold", rounds=4)
-    listener = Absence(grid, how=how, leaves=1, returns=2)
+    callbacks = Absence(grid, how=how, leaves=1, returns=2)
     deadline = 0.5 if how == "silent" else 30.0
-    go(grid, config, tmp_path / "run", listener=listener, deadline=deadline, min_sites=2)
+    go(grid, config, tmp_path / "run", callbacks=callbacks, deadline=deadline, min_sites=2)
     assert faults(tmp_path / "run") == [(2, "b", reason), (2, "b", f"was not evaluated: {reason}")]
     asked = [q.header["versions"] for site, q, _ in grid.log if site == "b" and q.header["ask"] == "train"]
     assert asked == [{}, {"b": 1}, {"b": 3}]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_sites import tiny_job
 
-from unseen.callbacks.base import Listener
+from unseen.callbacks.base import Callback
 from unseen.config import RunConfig
 from unseen.deploy.coordinator import RoundPolicy
 from unseen.deploy.submit import run_on_flower
@@ -25,14 +25,14 @@ pytestmark = pytest.mark.deployment
 TERMS = RoundPolicy(deadline=1200.0)
 
 
-class Once(Listener):
+class Once(Callback):
     """Does something when a kind of record comes for the first time, without holding up who follows."""
 
     def __init__(self, **on: Callable[[], None]) -> None:
         self.on = on
         self.threads: list[threading.Thread] = []
 
-    def recorded(self, record: Record) -> None:
+    def on_record(self, record: Record) -> None:
         if do := self.on.pop(record["event"], None):
             self.threads.append(threading.Thread(target=do))
             self.threads[-1].start()
@@ -45,14 +45,14 @@ def weights(out: Path) -> torch.Tensor:
 def killed_superlink_is_continued(federation: LocalFederation, config: RunConfig, out: Path) -> None:
     killing = Once(round=lambda: federation.kill("superlink"))
     with pytest.raises(UnseenError, match=r"ended without a word.*--resume"):
-        run_on_flower(config, coordinator=federation.coordinator, out=out, terms=TERMS, listener=killing)
+        run_on_flower(config, coordinator=federation.coordinator, out=out, terms=TERMS, callbacks=killing)
     federation.start_superlink()
     run_on_flower(config, coordinator=federation.coordinator, out=out, resume=True, terms=TERMS)
 
 
 def killed_site_comes_back(federation: LocalFederation, config: RunConfig, out: Path) -> None:
     changes = Once(round=lambda: federation.kill("b"), fault=lambda: federation.start_site("b"))
-    run_on_flower(config, coordinator=federation.coordinator, out=out, terms=TERMS, listener=changes)
+    run_on_flower(config, coordinator=federation.coordinator, out=out, terms=TERMS, callbacks=changes)
 
 
 def test_killed_processes_cost_rounds_but_not_the_run(images: Path, tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from unseen.engine import LocalEngine, RoundStart
-from unseen.engine.resources import Hands, choose_hands, spare_process
+from unseen.engine import RoundStart, SerialEngine
+from unseen.engine.resources import WorkerConfig, choose_workers, spare_process
 from unseen.engine.workers.pool import WorkerEngine
-from unseen.engine.workers.shared_memory import MappedArray, Scratch
+from unseen.engine.workers.shared_memory import MappedArray, SharedArrays
 from unseen.engine.workers.worker import TrainTask
 from unseen.errors import UnseenError
 from unseen.runs.client_state import StateStore
@@ -27,7 +27,7 @@ def engines(make_experiment, tmp_path):
         states = StateStore(tmp_path / f"states-{workers}")
         experiment = make_experiment(method)
         if workers == 1:
-            made.append(LocalEngine(experiment, states))
+            made.append(SerialEngine(experiment, states))
         else:
             made.append(WorkerEngine(experiment, states, workers=workers, threads=1, max_clients=3))
         return made[-1]
@@ -105,7 +105,7 @@ def test_nothing_is_left_behind_in_shared_memory(engines):
 def test_mapped_files_are_shared_without_a_copy(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(12, dtype=np.uint8).reshape(3, 4))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    scratch = Scratch(0)
+    scratch = SharedArrays(0)
     try:
         described = scratch.share("x", mapped)
         assert described.path == str(tmp_path / "x.npy")
@@ -119,7 +119,7 @@ def test_mapped_files_are_shared_without_a_copy(tmp_path):
 
 
 def test_scratch_goes_to_disk_when_memory_is_short():
-    scratch = Scratch(1 << 60)
+    scratch = SharedArrays(1 << 60)
     try:
         assert not scratch.in_memory
         array = scratch.new("rows", (2, 3))
@@ -152,8 +152,8 @@ def test_hands_are_chosen_by_work_and_cores(given, expected, monkeypatch):
         "samples": 10**5,
         "on_cpu": True,
     }
-    hands = choose_hands(**{**standard, **given})
-    assert (hands.workers, hands.threads) == expected
+    found = choose_workers(**{**standard, **given})
+    assert (found.workers, found.threads) == expected
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_hands_are_chosen_by_work_and_cores(given, expected, monkeypatch):
 )
 def test_a_spare_process_fills_cores_that_would_idle(workers, threads, clients, expected, monkeypatch):
     monkeypatch.setattr("unseen.engine.resources.available_cores", lambda: 4)
-    assert spare_process(Hands(workers, threads), clients=clients) == expected
+    assert spare_process(WorkerConfig(workers, threads), clients=clients) == expected
 
 
 def test_every_task_is_answered_once_when_workers_are_sent_tasks_ahead(engines):

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from unseen.callbacks.base import Listener
+from unseen.callbacks.base import Callback
 from unseen.engine.exchange import Exchange
 from unseen.methods.fedavg import FedAvg
 from unseen.training import DivergedError
@@ -84,17 +84,17 @@ def test_records_count_samples_and_bytes(make_experiment, go):
 
 
 def test_listeners_hear_of_every_sample(make_experiment, go):
-    class Counter(Listener):
+    class Counter(Callback):
         total = expected = 0
 
-        def training_starts(self, *, first_round, rounds, samples):
+        def on_train_start(self, *, first_round, rounds, samples):
             self.expected = rounds * samples
 
-        def samples_done(self, count):
+        def on_samples(self, count):
             self.total += count
 
     counter = Counter()
-    go(make_experiment(), rounds=2, listener=counter)
+    go(make_experiment(), rounds=2, callbacks=counter)
     assert counter.total == counter.expected > 0
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from unseen.data import Samples
-from unseen.engine import LocalEngine
+from unseen.engine import SerialEngine
 from unseen.engine.experiment import RoundStart
 from unseen.errors import UsageError
 from unseen.federation import PartitionPlan
@@ -161,7 +161,7 @@ def test_frozen_classifiers_stay_as_they_arrived_while_the_originals_move():
 
 def test_a_domain_that_sat_out_keeps_its_classifier(make_experiment, tmp_path):
     experiment = make_experiment("copa", plan=PLAN)
-    engine = LocalEngine(experiment, StateStore(tmp_path))
+    engine = SerialEngine(experiment, StateStore(tmp_path))
     start = engine.workspace.flat.read()
     _, replies = engine.train([0, 2], RoundStart(1, start))
     weights = merge(experiment, engine, replies, start)
@@ -191,7 +191,7 @@ def merge(experiment, engine, replies, start):
 def test_uniform_weighting_counts_clients_and_not_samples(make_experiment, make_tiny_data, tmp_path):
     data = make_tiny_data(missing=("b", 1))
     experiment = make_experiment("copa", data=data, settings={"weighting": "uniform"}, plan=PLAN)
-    engine = LocalEngine(experiment, StateStore(tmp_path))
+    engine = SerialEngine(experiment, StateStore(tmp_path))
     start = engine.workspace.flat.read()
     rows, replies = engine.train([0, 1, 2], RoundStart(1, start))
     stages = slice(0, head_places(engine.workspace.flat.layout)[0][0].start)
@@ -202,7 +202,7 @@ def test_uniform_weighting_counts_clients_and_not_samples(make_experiment, make_
 
 def test_clients_tell_how_many_samples_of_each_domain_they_hold(make_experiment, tmp_path):
     experiment = make_experiment("copa", partition=MIXED)
-    engine = LocalEngine(experiment, StateStore(tmp_path))
+    engine = SerialEngine(experiment, StateStore(tmp_path))
     _, replies = engine.train([0, 1, 2], RoundStart(1, engine.workspace.flat.read()))
     counts = torch.stack([reply.update.extras[COUNTS] for reply in replies])
     assert counts.sum(1).tolist() == [reply.update.samples for reply in replies]

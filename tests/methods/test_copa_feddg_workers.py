@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from unseen.engine import LocalEngine, RoundStart
+from unseen.engine import RoundStart, SerialEngine
 from unseen.engine.workers.pool import WorkerEngine
 from unseen.methods.feddg.spectra_bank import collect
 from unseen.runs.client_state import StateStore
@@ -13,7 +13,7 @@ from unseen.runs.client_state import StateStore
 
 @pytest.mark.parametrize(("method", "settings"), [("copa", {}), ("feddg", {"window": 0.25})])
 def test_workers_return_the_same_bits_as_one_process(method, settings, make_experiment, tmp_path):
-    alone = LocalEngine(make_experiment(method, settings=settings), StateStore(tmp_path / "alone"))
+    alone = SerialEngine(make_experiment(method, settings=settings), StateStore(tmp_path / "alone"))
     together = WorkerEngine(
         make_experiment(method, settings=settings),
         StateStore(tmp_path / "both"),

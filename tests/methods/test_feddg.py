@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from unseen.data import Samples
-from unseen.engine import LocalEngine
+from unseen.engine import SerialEngine
 from unseen.engine.experiment import RoundStart
 from unseen.errors import UsageError
 from unseen.federation import PartitionPlan
@@ -200,7 +200,7 @@ def test_the_bank_holds_amplitudes_of_training_images_only(make_experiment, go):
 
 def test_a_client_sends_again_until_the_server_has_its_spectra(make_experiment, tmp_path):
     experiment = make_experiment("feddg", settings=SETTINGS)
-    engine = LocalEngine(experiment, StateStore(tmp_path))
+    engine = SerialEngine(experiment, StateStore(tmp_path))
     start = engine.workspace.flat.read()
     _, (first, *_) = engine.train([0], RoundStart(1, start))
     _, (lost, *_) = engine.train([0], RoundStart(2, start))

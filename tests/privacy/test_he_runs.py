@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import unseen
-from unseen.callbacks.base import Listener
 from unseen.config import RunConfig
 from unseen.errors import UnseenError, UsageError
 from unseen.methods import METHODS, make_method
@@ -54,7 +53,7 @@ def test_digits_with_five_clients_give_the_run_without_encryption(method, rounds
         batch_size=16,
         batches_per_epoch=2,
     )
-    experiment = prepare_run(config, Listener()).experiment
+    experiment = prepare_run(config).experiment
     start, again = experiment.network.head.weight.detach().clone(), copy.deepcopy(experiment)
     plain, plain_records = go(experiment, "plain", rounds=rounds)
     coded, records = go(protected(again), "encrypted", rounds=rounds)
@@ -263,6 +262,6 @@ def test_one_client_is_refused(tmp_path):
 
 def test_the_user_reads_the_cost_before_the_run():
     config = RunConfig(data="rotated-digits", hold_out=("75",), method="ppdg", protect="encrypted")
-    (note,) = prepare_run(config, Listener()).notes
+    (note,) = prepare_run(config).notes
     assert note.startswith("encrypted: about ") and "s more for every round" in note
     assert "MB a round (0.622 MB without)" in note and "keys take 19 MB once" in note

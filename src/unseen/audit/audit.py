@@ -16,7 +16,6 @@ from unseen.audit.judged import Guess, average_picture, guesses, pixels
 from unseen.audit.membership import Membership, member_test
 from unseen.audit.observed import Observed, chosen_images, observe, single_step
 from unseen.audit.views import views
-from unseen.callbacks.base import Listener
 from unseen.config import RunConfig
 from unseen.data import DataSet, Indices
 from unseen.data.sources import Progress, no_progress
@@ -110,7 +109,7 @@ def audit_run(
     if not place.result.exists():
         raise UsageError(f"{folder} holds no finished run; give the folder that 'unseen train' wrote")
     config, saved = RunConfig.load(place.config), load_model(folder)
-    setup = prepare_run(config, _Preparing(progress), data)
+    setup = prepare_run(config, data=data, progress=progress)
     experiment = setup.experiment
     if saved.card.run_id != setup.run_id:
         raise UsageError(f"{folder} was trained on other data or weights than its configuration now finds")
@@ -179,7 +178,7 @@ class _Inversions:
         variant = replace(self.config, protect=name, protect_settings=dict(settings))
         self.progress(f"a round with {name}", 0, 1)
         try:
-            setup = prepare_run(variant, Listener(), self.experiment.data)
+            setup = prepare_run(variant, data=self.experiment.data)
             prepared = single_step(setup.experiment, self.images)
             observed = observe(prepared, rounds=self.config.rounds, model=self.model)
         except UnseenError as error:
@@ -223,17 +222,6 @@ class _Inversions:
     def _tick(self, protection: str) -> None:
         self._done += 1
         self.progress(f"attacking {protection}", self._done, self._total)
-
-
-class _Preparing(Listener):
-    """Passes slow preparation on to a bar."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def preparing(self, what: str, done: int, total: int) -> None:
-        """Pass it on."""
-        self._progress(what, done, total)
 
 
 def _why_no_inversion(experiment: Experiment) -> str:

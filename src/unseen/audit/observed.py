@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unseen.aggregation import ServerWork
 from unseen.data import Indices
-from unseen.engine import Experiment, LocalEngine, RoundStart
+from unseen.engine import Experiment, RoundStart, SerialEngine
 from unseen.engine.exchange import Exchange
 from unseen.errors import UnseenError, UsageError
 from unseen.federation import Federation, Split, participants
@@ -101,7 +101,7 @@ def observe(experiment: Experiment, *, rounds: int, model: Path | None = None) -
     model       the run's model file, to start from its final weights; none = the initial ones
     """
     with tempfile.TemporaryDirectory(prefix="unseen-audit-") as folder:
-        engine = LocalEngine(experiment, StateStore(Path(folder)))
+        engine = SerialEngine(experiment, StateStore(Path(folder)))
         try:
             if model is not None:
                 engine.workspace.module.load_state_dict(load_file(model))
@@ -110,7 +110,7 @@ def observe(experiment: Experiment, *, rounds: int, model: Path | None = None) -
             engine.close()
 
 
-def _play(experiment: Experiment, engine: LocalEngine, rounds: int) -> Observed:
+def _play(experiment: Experiment, engine: SerialEngine, rounds: int) -> Observed:
     workspace, method, protection = engine.workspace, experiment.method, experiment.protection
     start = workspace.flat.read().cpu()
     network = copy.deepcopy(workspace.deployed)

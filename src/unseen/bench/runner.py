@@ -10,7 +10,7 @@ from unseen.bench.grid import ALL, Grid
 from unseen.bench.job_plan import JobPlan, make_plan
 from unseen.bench.result_store import ResultStore
 from unseen.bench.results import JobResult, collect_results, kept_line, kept_results
-from unseen.bench.workers import Placement, Pool, Watcher
+from unseen.bench.workers import BenchCallback, Placement, Pool
 from unseen.data import load_data
 from unseen.data.sources import Progress, no_progress
 from unseen.engine.experiment import choose_device
@@ -84,21 +84,21 @@ def run_bench(
     workers: int | None = None,
     where: Placement | None = None,
     retry_failed: bool = False,
-    watcher: Watcher | None = None,
+    callback: BenchCallback | None = None,
 ) -> BenchOutcome:
     """Run all jobs of a grid that are neither finished nor failed, and collect the results.
 
     grid          with its domains known, as `look_at_data` gives it
     retry_failed  try jobs again that failed in an earlier call; they go on from their last finished round
     """
-    where, watcher = where or Placement(), watcher or Watcher()
+    where, callback = where or Placement(), callback or BenchCallback()
     shelf = ResultStore(folder.work)
     with folder.locked():
         grid.save(folder.grid)
         if retry_failed:
             for job in make_plan(grid, shelf, has_failed=folder.has_failed).jobs:
                 folder.forget_failure(job)
-        pool = Pool(folder, workers=choose_workers(workers, where), where=where, watcher=watcher)
+        pool = Pool(folder, workers=choose_workers(workers, where), where=where, callback=callback)
         while True:
             state = bench_state(grid, folder, shelf)
             if not state.missing:
@@ -106,7 +106,7 @@ def run_bench(
             open_jobs = {job.id for job in (*state.missing, *(job for job, _ in state.failed))}
             done = [job for job in state.plan.jobs if job.id not in open_jobs]
             seconds = {result.job: result.seconds for result in state.results}
-            watcher.planned(state.missing, done, [job for job, _ in state.failed], seconds)
+            callback.on_plan(state.missing, done, [job for job, _ in state.failed], seconds)
             pool.run(state.missing)
 
 

@@ -19,7 +19,7 @@ from threading import Thread
 from unseen.bench.bench_folder import BenchFolder
 from unseen.bench.bench_job import BenchJob
 from unseen.bench.fork_server import start_server
-from unseen.callbacks.base import Listener
+from unseen.callbacks.base import Callback, StopTrainingError
 from unseen.config import RunConfig
 from unseen.data import DataRequest, DataSet, load_data
 from unseen.data.sources import no_progress
@@ -52,39 +52,41 @@ class Placement:
         )
 
 
-class Watcher:
-    """Who wants to follow a bench: the base class hears everything and says nothing."""
+class BenchCallback:
+    """Base class of everything that follows a bench; every method does nothing until it is overridden."""
 
-    def planned(
+    def on_plan(
         self,
         waiting: Sequence[BenchJob],
         finished: Sequence[BenchJob],
         failed: Sequence[BenchJob],
         seconds: Mapping[str, float],
     ) -> None:
-        """Hear what is to be done now, what is done already and how long that took (by id), what failed."""
+        """Receive the jobs to run, those finished earlier (with seconds by id), and those that failed."""
 
-    def started(self, job: BenchJob) -> None:
-        """Hear that a job begins, or goes on."""
+    def on_job_start(self, job: BenchJob) -> None:
+        """Start or resume a job."""
 
-    def progressed(self, job: BenchJob, progress: Progress) -> None:
-        """Hear how far a job is."""
+    def on_job_progress(self, job: BenchJob, progress: Progress) -> None:
+        """Receive how far a job is."""
 
-    def finished(self, job: BenchJob) -> None:
-        """Hear that a job is finished."""
+    def on_job_end(self, job: BenchJob) -> None:
+        """Finish a job."""
 
-    def failed(self, job: BenchJob, reason: str) -> None:
-        """Hear that a job failed."""
+    def on_job_error(self, job: BenchJob, reason: str) -> None:
+        """Receive the reason why a job failed."""
 
-    def tick(self) -> None:
-        """Hear that time passes: several times a second."""
+    def on_tick(self) -> None:
+        """Redraw: called several times per second."""
 
 
 class Pool:
     """Hands jobs, in their order, to worker processes."""
 
-    def __init__(self, folder: BenchFolder, *, workers: int, where: Placement, watcher: Watcher) -> None:
-        self.folder, self.workers, self.where, self.watcher = folder, workers, where, watcher
+    def __init__(
+        self, folder: BenchFolder, *, workers: int, where: Placement, callback: BenchCallback
+    ) -> None:
+        self.folder, self.workers, self.where, self.callback = folder, workers, where, callback
 
     def run(self, jobs: Sequence[BenchJob]) -> None:
         """Run all jobs; interrupted, it ends its workers, whose finished rounds are kept."""
@@ -102,7 +104,7 @@ class Pool:
                     if hand.is_gone:
                         hands.remove(hand)
                         hand.dismiss()
-                self.watcher.tick()
+                self.callback.on_tick()
         finally:
             for hand in hands:
                 hand.dismiss()
@@ -113,7 +115,7 @@ class Pool:
         folder = self.folder.make_ready(job)
         with suppress(BrokenPipeError, ConnectionResetError):
             hand.pipe.send(Task(self.where.of(job.config), folder))
-        self.watcher.started(job)
+        self.callback.on_job_start(job)
 
     def _receive(self, hand: _Worker) -> None:
         """Take a message from a worker; one that sends none any more, or nonsense, is gone."""
@@ -127,14 +129,14 @@ class Pool:
         if job is None:
             return
         if isinstance(message, Progress):
-            self.watcher.progressed(job, message)
+            self.callback.on_job_progress(job, message)
             return
         hand.job = None
         if isinstance(message, Done):
-            self.watcher.finished(job)
+            self.callback.on_job_end(job)
         else:
             self.folder.note_failure(job, message.reason, message.details)
-            self.watcher.failed(job, message.reason)
+            self.callback.on_job_error(job, message.reason)
 
 
 class _Worker:
@@ -210,10 +212,9 @@ def serve(pipe: Connection) -> None:
 
 
 def _attempt(task: Task, pipe: Connection, loaded: _LoadedData) -> Done | Failed:
-    listener = _Reporter(pipe)
     try:
         data = loaded.load(data_request(task.config))
-        run(task.config, out=task.folder, resume=True, listener=listener, data=data, report=False)
+        run(task.config, out=task.folder, resume=True, callbacks=_PipeCallback(pipe), data=data, report=False)
         shutil.rmtree(RunFolder(task.folder).checkpoint.parent, ignore_errors=True)
     except UnseenError as error:
         return Failed(str(error))
@@ -238,24 +239,30 @@ class _LoadedData:
         return self._latest[1]
 
 
-class _Reporter(Listener):
-    """Tells the parent how far the job is."""
+class _PipeCallback(Callback):
+    """Sends the job's progress to the parent process; without a parent the job ends."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe, self._rounds = pipe, 0
         self._validation: float | None = None
 
-    def training_starts(self, *, first_round: int, rounds: int, samples: int) -> None:
+    def on_train_start(self, *, first_round: int, rounds: int, samples: int) -> None:
         self._rounds = rounds
-        self._pipe.send(Progress(first_round - 1, rounds))
+        self._send(Progress(first_round - 1, rounds))
 
-    def recorded(self, record: Record) -> None:
+    def on_record(self, record: Record) -> None:
         if record["event"] == "evaluation":
             metrics = record["scores"][0]["metrics"]
             name = next(name for name in PRIMARY.values() if name in metrics)
             self._validation = mean_metric(record, "validation", name)
         if record["event"] in ("round", "evaluation"):
-            self._pipe.send(Progress(record["round"], self._rounds, self._validation))
+            self._send(Progress(record["round"], self._rounds, self._validation))
+
+    def _send(self, progress: Progress) -> None:
+        try:
+            self._pipe.send(progress)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise StopTrainingError("the bench that started this job is gone") from error
 
 
 def _leave_with_parent() -> None:

@@ -1,24 +1,133 @@
-"""Who wants to follow a run while it goes: the base class hears everything and says nothing."""
+"""The `Callback` protocol: follow a run while it trains, without any influence on what it computes.
+
+A run calls `on_prepare` and `on_note` before the first round, `on_train_start` once, then `on_samples` and
+`on_record` as it trains, and `on_train_end` when its folder is complete.
+"""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unseen.errors import UnseenError
+from unseen.registry import Registry
 from unseen.runs.records import Record
 
 
-class Listener:
-    """Override what is of interest; the command line draws its progress from these calls."""
+class StopTrainingError(UnseenError):
+    """Raised in a callback to end the run; the rounds of its last checkpoint are kept."""
 
-    def preparing(self, what: str, done: int, total: int) -> None:
-        """Hear of slow preparation, such as decoding images."""
 
-    def noted(self, note: str) -> None:
-        """Hear what a user should know before the run starts, such as what a protection costs."""
+def _no_figures() -> dict[str, bytes]:
+    return {}
 
-    def training_starts(self, *, first_round: int, rounds: int, samples: int) -> None:
-        """Hear that rounds begin, and how many samples a full round trains on."""
 
-    def samples_done(self, count: int) -> None:
-        """Hear that a client trained on so many samples."""
+@dataclass(frozen=True)
+class RunEnd:
+    """A finished run, as callbacks get it.
 
-    def recorded(self, record: Record) -> None:
-        """Hear of an event as it is written to the records."""
+    folder   its run folder
+    result   the content of its result.json
+    figures  draws the report's figures as PNG images by name; slow, so call it only if they are used
+    """
+
+    folder: Path
+    result: Mapping[str, Any]
+    figures: Callable[[], dict[str, bytes]] = field(default=_no_figures)
+
+
+class Callback:
+    """Base class of everything that follows a run; every method does nothing until it is overridden."""
+
+    def on_prepare(self, what: str, done: int, total: int) -> None:
+        """Follow slow preparation, such as decoding images."""
+
+    def on_note(self, note: str) -> None:
+        """Receive a remark for the user, such as what a protection costs."""
+
+    def on_train_start(self, *, first_round: int, rounds: int, samples: int) -> None:
+        """Start with `first_round` (above 1 on resume); a full round trains on about `samples` samples."""
+
+    def on_samples(self, count: int) -> None:
+        """Count samples that a client has just trained on: called after every batch."""
+
+    def on_record(self, record: Record) -> None:
+        """Receive an event (round, evaluation, fault, ...) as it is written to the records."""
+
+    def on_train_end(self, end: RunEnd) -> None:
+        """Finish: result, model and report are written."""
+
+
+Callbacks = Callback | Iterable[Callback] | None
+"""What calls of the public API accept: one callback, several, or none."""
+
+
+class CallbackList(Callback):
+    """Several callbacks as one. One that raises is dropped with a note; `StopTrainingError` alone passes."""
+
+    def __init__(self, callbacks: Callbacks = None) -> None:
+        if isinstance(callbacks, Callback):
+            callbacks = (callbacks,)
+        self.callbacks = list(callbacks or ())
+
+    def on_prepare(self, what: str, done: int, total: int) -> None:
+        """Pass on."""
+        self._call(lambda callback: callback.on_prepare(what, done, total))
+
+    def on_note(self, note: str) -> None:
+        """Pass on."""
+        self._call(lambda callback: callback.on_note(note))
+
+    def on_train_start(self, *, first_round: int, rounds: int, samples: int) -> None:
+        """Pass on."""
+        self._call(
+            lambda callback: callback.on_train_start(first_round=first_round, rounds=rounds, samples=samples)
+        )
+
+    def on_samples(self, count: int) -> None:
+        """Pass on."""
+        self._call(lambda callback: callback.on_samples(count))
+
+    def on_record(self, record: Record) -> None:
+        """Pass on."""
+        self._call(lambda callback: callback.on_record(record))
+
+    def on_train_end(self, end: RunEnd) -> None:
+        """Pass on."""
+        self._call(lambda callback: callback.on_train_end(end))
+
+    def _call(self, call: Callable[[Callback], None]) -> None:
+        for callback in tuple(self.callbacks):
+            try:
+                call(callback)
+            except StopTrainingError:
+                raise
+            except Exception as error:
+                self._drop(callback, error)
+
+    def _drop(self, callback: Callback, error: Exception) -> None:
+        """Go on without a callback that failed, and say so through those that are left."""
+        self.callbacks.remove(callback)
+        note = f"{type(callback).__name__} failed and is dropped; the run goes on ({_describe(error)})"
+        if self.callbacks:
+            self.on_note(note)
+        else:
+            warnings.warn(note, stacklevel=2)
+
+
+def _describe(error: Exception) -> str:
+    return str(error) if isinstance(error, UnseenError) else f"{type(error).__name__}: {error}"
+
+
+CallbackFactory = Callable[[Path], Callback]
+"""Makes a callback for the run in a folder."""
+
+CALLBACKS: Registry[CallbackFactory] = Registry("callback", group="unseen.callbacks")
+
+
+def make_callbacks(names: Iterable[str], folder: Path) -> list[Callback]:
+    """Make the named callbacks for the run in `folder`."""
+    return [CALLBACKS[name](folder) for name in names]

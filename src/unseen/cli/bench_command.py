@@ -203,7 +203,7 @@ def _run(
             return bench_state(known, folder), known
         hands = choose_workers(workers, where)
         with BenchProgress(console, workers=hands) as view:
-            outcome = run_bench(known, folder, workers=hands, where=where, retry_failed=retry, watcher=view)
+            outcome = run_bench(known, folder, workers=hands, where=where, retry_failed=retry, callback=view)
         return outcome, known
     except KeyboardInterrupt:
         console.print(f"\nStopped. Finished jobs and rounds are kept; go on with:\n  {again}", soft_wrap=True)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from unseen.bench.bench_job import BenchJob
 from unseen.bench.eta import RoundTimes, in_words
-from unseen.bench.workers import Progress, Watcher
+from unseen.bench.workers import BenchCallback, Progress
 
 _SHOWN_FAILURES = 5
 
@@ -40,7 +40,7 @@ class _Running:
         return time.monotonic() - self.started
 
 
-class BenchProgress(Watcher):
+class BenchProgress(BenchCallback):
     """Follows a bench and shows what runs, what is done, what failed and how long it will take."""
 
     def __init__(self, console: Console, *, workers: int) -> None:
@@ -66,7 +66,7 @@ class BenchProgress(Watcher):
         if self._live:
             self._live.stop()
 
-    def planned(
+    def on_plan(
         self,
         waiting: Sequence[BenchJob],
         finished: Sequence[BenchJob],
@@ -83,19 +83,19 @@ class BenchProgress(Watcher):
         parts += [f"{len(failed)} failed before (--retry-failed tries them again)"] if failed else []
         self._say(", ".join(parts) + f"; {self._workers} at a time")
 
-    def started(self, job: BenchJob) -> None:
+    def on_job_start(self, job: BenchJob) -> None:
         """Move a job from those that wait to those that run."""
         self._waiting.pop(job.id, None)
         self._running[job.id] = (job, _Running())
 
-    def progressed(self, job: BenchJob, progress: Progress) -> None:
+    def on_job_progress(self, job: BenchJob, progress: Progress) -> None:
         """Note how far a job is."""
         _, running = self._running[job.id]
         if running.first_round is None:
             running.first_round = progress.round
         running.progress = progress
 
-    def finished(self, job: BenchJob) -> None:
+    def on_job_end(self, job: BenchJob) -> None:
         """Count a job, and learn from the time it took."""
         _, running = self._running.pop(job.id)
         self._learn(job, rounds=running.rounds_done, seconds=running.seconds)
@@ -103,13 +103,13 @@ class BenchProgress(Watcher):
         parts = [f"{job.name}: {in_words(running.seconds)}", _validation(running.progress)]
         self._say(f"done {self._counted()}  " + ", ".join(part for part in (*parts, self._left()) if part))
 
-    def failed(self, job: BenchJob, reason: str) -> None:
+    def on_job_error(self, job: BenchJob, reason: str) -> None:
         """Show why a job failed."""
         self._running.pop(job.id, None)
         self._failures.append((job, reason))
         self._say(f"failed      {job.name}: {reason}", style="yellow")
 
-    def tick(self) -> None:
+    def on_tick(self) -> None:
         """Draw anew."""
         if self._live:
             self._live.update(self._drawing(), refresh=True)

@@ -40,8 +40,8 @@ def demo_command(
             config = RunConfig.from_mapping(
                 {**SETTINGS, "method": method, "settings": settings, "seed": seed}
             )
-            with LiveProgress(console, label=method) as listener:
-                finished.append(run(config, out=out / method, resume=True, listener=listener))
+            with LiveProgress(console, label=method) as progress:
+                finished.append(run(config, out=out / method, resume=True, callbacks=progress))
     except KeyboardInterrupt:
         console.print(f"\nStopped. Run `unseen demo --out {out}` again to go on.")
         raise typer.Exit(INTERRUPTED) from None

@@ -15,13 +15,13 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from unseen.callbacks.base import Listener
+from unseen.callbacks.base import Callback
 from unseen.data import Task
 from unseen.evaluation import PRIMARY, mean_metric
 from unseen.runs.records import Record
 
 
-class LiveProgress(Listener):
+class LiveProgress(Callback):
     """Draws one line that moves with every batch."""
 
     def __init__(self, console: Console, *, label: str) -> None:
@@ -49,15 +49,15 @@ class LiveProgress(Listener):
     ) -> None:
         self._progress.stop()
 
-    def preparing(self, what: str, done: int, total: int) -> None:
+    def on_prepare(self, what: str, done: int, total: int) -> None:
         """Show slow preparation."""
         self._progress.update(self._bar, completed=done, total=total, note=f"{what} {done}/{total}")
 
-    def noted(self, note: str) -> None:
+    def on_note(self, note: str) -> None:
         """Print a remark; it stays when the bar is gone."""
         self._progress.console.print(note, style="dim", soft_wrap=True)
 
-    def training_starts(self, *, first_round: int, rounds: int, samples: int) -> None:
+    def on_train_start(self, *, first_round: int, rounds: int, samples: int) -> None:
         """Start the bar over."""
         self._rounds, self._round = rounds, first_round - 1
         self._samples = max(samples, 1)
@@ -65,13 +65,13 @@ class LiveProgress(Listener):
         self._progress.reset(self._bar, total=(rounds - first_round + 1) * self._samples, note="")
         self._show()
 
-    def samples_done(self, count: int) -> None:
+    def on_samples(self, count: int) -> None:
         """Move the bar."""
         self._seen += count
         self._progress.advance(self._bar, count)
         self._show()
 
-    def recorded(self, record: Record) -> None:
+    def on_record(self, record: Record) -> None:
         """Take the numbers that matter from the records."""
         if record["event"] == "round":
             self._round = record["round"]

@@ -14,7 +14,7 @@ from unseen.cli.console import INTERRUPTED, messages, print_json, results
 from unseen.errors import UsageError
 
 if TYPE_CHECKING:
-    from unseen.callbacks.base import Listener
+    from unseen.callbacks.base import Callbacks
     from unseen.config import RunConfig
     from unseen.deploy.flower.flwr_cli import SuperLinkConnection
     from unseen.runner.run import RunResult
@@ -291,8 +291,8 @@ def run_and_report(
     folder = out or default_folder(config, resume=resume)
     console = messages()
     try:
-        with LiveProgress(console, label=config.method) as listener:
-            result = run_somewhere(config, place, out=folder, resume=resume, listener=listener)
+        with LiveProgress(console, label=config.method) as progress:
+            result = run_somewhere(config, place, out=folder, resume=resume, callbacks=progress)
     except KeyboardInterrupt:
         again = f"unseen train --resume --out {shlex.quote(str(folder))}{place.again if place else ''}"
         console.print(f"\nStopped. Finished rounds are kept; go on with:\n  {again}")
@@ -335,7 +335,7 @@ def with_job_file(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_somewhere(
-    config: RunConfig, place: FlowerPlace | None, *, out: Path, resume: bool, listener: Listener
+    config: RunConfig, place: FlowerPlace | None, *, out: Path, resume: bool, callbacks: Callbacks
 ) -> RunResult:
     """Run on the engine that the configuration names."""
     if config.engine != "flower":
@@ -343,7 +343,7 @@ def run_somewhere(
             raise UsageError("--coordinator is for --engine flower; leave it out to run on this machine")
         from unseen.runner.run import run
 
-        return run(config, out=out, resume=resume, listener=listener)
+        return run(config, out=out, resume=resume, callbacks=callbacks)
     if place is None or place.coordinator is None:
         raise UsageError("--engine flower needs --coordinator ADDRESS, where `unseen up` listens (host:port)")
     from unseen.deploy.coordinator import RoundPolicy
@@ -355,7 +355,7 @@ def run_somewhere(
         out=out,
         resume=resume,
         terms=RoundPolicy(deadline=place.round_deadline, min_sites=place.min_sites),
-        listener=listener,
+        callbacks=callbacks,
     )
 
 

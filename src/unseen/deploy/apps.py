@@ -26,11 +26,11 @@ def coordinate_job(grid: Grid, context: Context) -> None:
     """Run the job that the app's configuration holds."""
     from unseen.config import RunConfig
     from unseen.deploy.coordinator import RoundPolicy, coordinate
-    from unseen.deploy.events import Notebook
+    from unseen.deploy.events import EventLog
 
     exit_with_parent()
     settings = context.run_config
-    notebook = Notebook(Path(str(settings["notebook"])) if settings.get("notebook") else None)
+    events = EventLog(Path(str(settings["notebook"])) if settings.get("notebook") else None)
     try:
         coordinate(
             grid,
@@ -40,13 +40,13 @@ def coordinate_job(grid: Grid, context: Context) -> None:
             terms=RoundPolicy(
                 deadline=float(str(settings["round-deadline"])), min_sites=int(str(settings["min-sites"]))
             ),
-            listener=notebook,
+            callbacks=events,
             names=json.loads(str(settings.get("names", "{}"))),
         )
     except Exception as error:
-        notebook.ended(error)
+        events.ended(error)
         raise
-    notebook.ended()
+    events.ended()
 
 
 def _answer(message: Message, context: Context) -> Message:

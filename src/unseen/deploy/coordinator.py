@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unseen.callbacks.base import Listener
+from unseen.callbacks.base import CallbackList, Callbacks
 from unseen.config import RunConfig
 from unseen.deploy.flower.engine import FlowerEngine
 from unseen.deploy.flower.message import SiteMessage
@@ -63,7 +63,7 @@ def coordinate(
     out: Path,
     resume: bool,
     terms: RoundPolicy,
-    listener: Listener,
+    callbacks: Callbacks = None,
     names: Mapping[str, str] | None = None,
 ) -> RunResult:
     """Run (or continue) a job with the sites that Flower connects; `names` as in `Coordinator`."""
@@ -74,7 +74,8 @@ def coordinate(
     require_separable(partition_plan(config))
     folder = RunFolder(out)
     known = _read(folder) if resume else None
-    gathering = SiteCollector(grid, config, terms, listener, known=known, names=names or {})
+    following = CallbackList(callbacks)
+    gathering = SiteCollector(grid, config, terms, following, known=known, names=names or {})
     census = gathering.census()
 
     def engine(setup: Setup, states: StateStore) -> FlowerEngine:
@@ -89,7 +90,7 @@ def coordinate(
         )
 
     data = make_placeholder_data(census, name=data_name(config.data))
-    return run(config, out=out, resume=resume, listener=listener, data=data, engine=engine)
+    return run(config, out=out, resume=resume, callbacks=following, data=data, engine=engine)
 
 
 class SiteCollector:
@@ -100,12 +101,12 @@ class SiteCollector:
         grid: Grid,
         config: RunConfig,
         terms: RoundPolicy,
-        listener: Listener,
+        callback: CallbackList,
         *,
         known: Census | None,
         names: Mapping[str, str],
     ) -> None:
-        self.config, self.terms, self.listener, self.known = config, terms, listener, known
+        self.config, self.terms, self.callback, self.known = config, terms, callback, known
         self.found: Census = {}
         self.sites = Sites(
             grid,
@@ -130,7 +131,7 @@ class SiteCollector:
                 quiet_since = time.monotonic()
             missing = wanted - set(self.found)
             sources = set(self.found) - outside
-            self.listener.preparing("sites", len(wanted - missing), len(wanted))
+            self.callback.on_prepare("sites", len(wanted - missing), len(wanted))
             settled = self.config.sources or time.monotonic() - quiet_since > SETTLED_SECONDS
             if not missing and settled and len(sources) >= max(self.terms.min_sites, 1):
                 self.known = dict(self.found)

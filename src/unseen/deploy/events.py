@@ -1,4 +1,4 @@
-"""Following a run in another process: what a listener hears is written down there and replayed here."""
+"""Follow a run in another process: an event log written there and replayed to callbacks here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from unseen.callbacks.base import Listener
+from unseen.callbacks.base import Callback
 from unseen.errors import UnseenError, UsageError
 from unseen.runs.records import Record
 
@@ -18,28 +18,32 @@ FIRST_SIGN_SECONDS = 300.0
 POLL_SECONDS = 0.2
 
 
-class Notebook(Listener):
-    """Writes every call as a line of JSON. Nobody may be reading: that does not disturb the run."""
+class EventLog(Callback):
+    """Writes every callback event as a line of JSON; the run does not depend on anyone reading it."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._write("begun", process=os.getpid())
 
-    def preparing(self, what: str, done: int, total: int) -> None:
+    def on_prepare(self, what: str, done: int, total: int) -> None:
         """Pass on."""
-        self._write("preparing", what=what, done=done, total=total)
+        self._write("on_prepare", what=what, done=done, total=total)
 
-    def training_starts(self, *, first_round: int, rounds: int, samples: int) -> None:
+    def on_note(self, note: str) -> None:
         """Pass on."""
-        self._write("training_starts", first_round=first_round, rounds=rounds, samples=samples)
+        self._write("on_note", note=note)
 
-    def samples_done(self, count: int) -> None:
+    def on_train_start(self, *, first_round: int, rounds: int, samples: int) -> None:
         """Pass on."""
-        self._write("samples_done", count=count)
+        self._write("on_train_start", first_round=first_round, rounds=rounds, samples=samples)
 
-    def recorded(self, record: Record) -> None:
+    def on_samples(self, count: int) -> None:
         """Pass on."""
-        self._write("recorded", record=record)
+        self._write("on_samples", count=count)
+
+    def on_record(self, record: Record) -> None:
+        """Pass on."""
+        self._write("on_record", record=record)
 
     def ended(self, error: Exception | None = None) -> None:
         """Say that the run is over, or why it failed."""
@@ -57,8 +61,8 @@ class Notebook(Listener):
             file.write(json.dumps({"call": call, "values": values}) + "\n")
 
 
-def follow(path: Path, listener: Listener, *, first_sign: float = FIRST_SIGN_SECONDS) -> None:
-    """Replay a notebook to a listener until the run ends; raise what ended it."""
+def follow(path: Path, callback: Callback, *, first_sign: float = FIRST_SIGN_SECONDS) -> None:
+    """Replay an event log to a callback until the run ends; raise what ended it."""
     process = 0
     for line in _lines(path, first_sign=first_sign):
         if line is None:
@@ -75,10 +79,10 @@ def follow(path: Path, listener: Listener, *, first_sign: float = FIRST_SIGN_SEC
             if values["error"] is not None:
                 raise (UsageError if values["usage"] else UnseenError)(values["error"])
             return
-        elif call in ("samples_done", "recorded"):
-            getattr(listener, call)(*values.values())
+        elif call == "on_train_start":
+            callback.on_train_start(**values)
         else:
-            getattr(listener, call)(**values)
+            getattr(callback, call)(*values.values())
 
 
 def _lines(path: Path, *, first_sign: float) -> Iterator[dict[str, Any] | None]:

@@ -36,7 +36,7 @@ class Job:
             domains=data.domains,
             classes=data.classes,
             sources=federation.sources,
-            threads=setup.hands.threads,
+            threads=setup.workers.threads,
         )
 
     def to_dict(self) -> dict[str, Any]:

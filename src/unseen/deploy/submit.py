@@ -7,7 +7,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from unseen.callbacks.base import Listener
+from unseen.callbacks.base import CallbackList, Callbacks
 from unseen.config import RunConfig
 from unseen.deploy.coordinator import RoundPolicy
 from unseen.deploy.events import follow
@@ -25,11 +25,11 @@ def run_on_flower(
     out: Path,
     resume: bool = False,
     terms: RoundPolicy | None = None,
-    listener: Listener | None = None,
+    callbacks: Callbacks = None,
 ) -> RunResult:
     """Run a job on the sites of a coordinator that runs on this machine; return what it leaves in `out`."""
     require_flower()
-    folder = RunFolder(out)
+    following, folder = CallbackList(callbacks), RunFolder(out)
     if not (resume and folder.holds_run):
         folder.require_free()
     with tempfile.TemporaryDirectory(prefix="unseen-flower-") as name:
@@ -46,11 +46,13 @@ def run_on_flower(
         )
         number = submit(place / "app", coordinator, home=place / "flwr")
         try:
-            follow(notebook, listener or Listener())
+            follow(notebook, following)
         except KeyboardInterrupt:
             stop(number, coordinator, home=place / "flwr")
             raise
-    return RunResult(out, json.loads(folder.result.read_text(encoding="utf-8")))
+    result = RunResult(out, json.loads(folder.result.read_text(encoding="utf-8")))
+    following.on_train_end(result.as_run_end())
+    return result
 
 
 def submit(app: Path, coordinator: SuperLinkConnection, *, home: Path) -> str:

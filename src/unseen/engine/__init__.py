@@ -2,25 +2,25 @@
 
 from unseen.engine.base import Engine, NoAnswer, Reply
 from unseen.engine.experiment import UPDATE_DTYPES, Experiment, RoundStart, Workspace, choose_device
-from unseen.engine.resources import Hands, choose_hands, make_engine
-from unseen.engine.round_loop import Rounds, Schedule, judged, scores
-from unseen.engine.serial import LocalEngine
+from unseen.engine.resources import WorkerConfig, choose_workers, make_engine
+from unseen.engine.round_loop import Schedule, ServerLoop, evaluation_record, scores
+from unseen.engine.serial import SerialEngine
 
 __all__ = [
     "UPDATE_DTYPES",
     "Engine",
     "Experiment",
-    "Hands",
-    "LocalEngine",
     "NoAnswer",
     "Reply",
     "RoundStart",
-    "Rounds",
     "Schedule",
+    "SerialEngine",
+    "ServerLoop",
+    "WorkerConfig",
     "Workspace",
     "choose_device",
-    "choose_hands",
-    "judged",
+    "choose_workers",
+    "evaluation_record",
     "make_engine",
     "scores",
 ]

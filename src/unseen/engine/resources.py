@@ -1,4 +1,4 @@
-"""Choosing hands: how many worker processes, how many threads each, and the engine that uses them."""
+"""Choose worker processes and threads, and make the engine that uses them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ LARGE_MODEL = 2_000_000
 
 
 @dataclass(frozen=True)
-class Hands:
+class WorkerConfig:
     """Worker processes and threads of each; one worker means this process itself."""
 
     workers: int
     threads: int
 
 
-def choose_hands(
+def choose_workers(
     *, workers: int | None, threads: int | None, clients: int, parameters: int, samples: int, on_cpu: bool
-) -> Hands:
+) -> WorkerConfig:
     """Fill in what the user left open.
 
-    One thread a worker: two threads of one process wait for each other at every operation, which costs up to
+    One thread per worker: two threads of one process wait for each other at every operation, which can cost
     nine tenths of the speed when another program uses a core. A single process with a large model takes all.
     """
     cores = available_cores()
@@ -41,7 +41,7 @@ def choose_hands(
     workers = min(workers, clients)
     if threads is None:
         threads = cores if workers == 1 and on_cpu and parameters >= LARGE_MODEL else 1
-    return Hands(workers, threads)
+    return WorkerConfig(workers, threads)
 
 
 def available_cores() -> int:
@@ -51,28 +51,32 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def make_engine(experiment: Experiment, states: StateStore, hands: Hands, *, max_clients: int) -> Engine:
-    """Make the engine for these hands."""
-    if hands.workers == 1:
-        from unseen.engine.serial import LocalEngine
+def make_engine(
+    experiment: Experiment, states: StateStore, config: WorkerConfig, *, max_clients: int
+) -> Engine:
+    """Make the engine for this machine."""
+    if config.workers == 1:
+        from unseen.engine.serial import SerialEngine
 
-        return LocalEngine(experiment, states)
+        return SerialEngine(experiment, states)
     from unseen.engine.workers.pool import WorkerEngine
 
-    processes = hands.workers + spare_process(hands, clients=max_clients)
-    return WorkerEngine(experiment, states, workers=processes, threads=hands.threads, max_clients=max_clients)
+    processes = config.workers + spare_process(config, clients=max_clients)
+    return WorkerEngine(
+        experiment, states, workers=processes, threads=config.threads, max_clients=max_clients
+    )
 
 
-def spare_process(hands: Hands, *, clients: int) -> int:
+def spare_process(config: WorkerConfig, *, clients: int) -> int:
     """One process more than cores where a round's last clients would leave a core idle.
 
     Five equal clients keep two workers busy for three clients' time, and one of them idles for a third of it.
     With three processes the system shares the cores out, and all are done after two and a half. Only where
     the workers fill the machine: elsewhere it would take a core that was not asked for.
     """
-    fills_machine = hands.workers * hands.threads == available_cores()
-    waste = -(-clients // hands.workers) * hands.workers / clients - 1
-    return int(fills_machine and clients > hands.workers and waste > WORTH_A_PROCESS)
+    fills_machine = config.workers * config.threads == available_cores()
+    waste = -(-clients // config.workers) * config.workers / clients - 1
+    return int(fills_machine and clients > config.workers and waste > WORTH_A_PROCESS)
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3

@@ -15,7 +15,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from unseen.aggregation import ServerWork, Updates, pair_distances, select_recorded_layers, split_layers
-from unseen.callbacks.base import Listener
+from unseen.callbacks.base import Callback
 from unseen.engine.base import Engine, NoAnswer, Reply
 from unseen.engine.exchange import Exchange
 from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart
@@ -54,7 +54,7 @@ class Schedule:
     selection: Selection = "source-validation"
 
 
-class Rounds:
+class ServerLoop:
     """Runs all rounds that a checkpoint still lacks."""
 
     def __init__(
@@ -68,16 +68,16 @@ class Rounds:
         records: Records,
         states: StateStore,
         folder: RunFolder,
-        listener: Listener,
+        callbacks: Callback,
     ) -> None:
         self.experiment, self.engine, self.layout, self.schedule = experiment, engine, layout, schedule
         self.checkpoint, self.records, self.states = checkpoint, records, states
-        self.folder, self.listener = folder, listener
+        self.folder, self.callbacks = folder, callbacks
 
     def run(self) -> Checkpoint:
         """Go on from the checkpoint to the last round."""
         point, rounds = self.checkpoint, self.schedule.rounds
-        self.listener.training_starts(
+        self.callbacks.on_train_start(
             first_round=point.round + 1,
             rounds=rounds,
             samples=self.experiment.samples_in_round(self.schedule.fraction),
@@ -118,7 +118,7 @@ class Rounds:
             )
             received = experiment.method.broadcast(self.checkpoint.server)
             sealing = exchange.begin()
-            start = RoundStart(number, weights, received, self.listener.samples_done, sealing)
+            start = RoundStart(number, weights, received, self.callbacks.on_samples, sealing)
             rows, replies = self.engine.train(group, start)
             exchange.measure(replies)
             opened.append(exchange.finish(rows, replies, self._sound_replies(number, replies)))
@@ -191,7 +191,7 @@ class Rounds:
         self._record(
             "evaluation",
             round=number,
-            **judged(self.experiment, *self._tallied(number, sets, answers)),
+            **evaluation_record(self.experiment, *self._tallied(number, sets, answers)),
             seconds=round(time.perf_counter() - started, 4),
         )
         best = select(self.records.entries, self.schedule.selection, self.experiment.data.task)
@@ -220,7 +220,7 @@ class Rounds:
         self.states.forget_old()
 
     def _record(self, event: str, **values: object) -> None:
-        self.listener.recorded(self.records.append(event, **values))
+        self.callbacks.on_record(self.records.append(event, **values))
 
 
 def summary(opened: Sequence[RoundUpdates], diagnostics: Record) -> Record:
@@ -237,7 +237,9 @@ def summary(opened: Sequence[RoundUpdates], diagnostics: Record) -> Record:
     }
 
 
-def judged(experiment: Experiment, sets: Sequence[EvaluationSet], tallies: Sequence[Tally]) -> Record:
+def evaluation_record(
+    experiment: Experiment, sets: Sequence[EvaluationSet], tallies: Sequence[Tally]
+) -> Record:
     """What the records say of an evaluation: every domain's scores, and every group's if there are groups."""
     record: Record = {"scores": scores(sets, tallies), "left": tallies_left(sets, tallies)}
     if experiment.data.groups:

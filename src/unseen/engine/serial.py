@@ -19,7 +19,7 @@ from unseen.runs.client_state import StateStore, protection_key
 from unseen.runs.records import Record
 
 
-class LocalEngine:
+class SerialEngine:
     """Runs every client here, on one reused module."""
 
     holds_data = True

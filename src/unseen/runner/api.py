@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unseen.callbacks.base import Listener
+from unseen.callbacks.base import Callbacks
 from unseen.config import RunConfig
 from unseen.data import DataSet, from_arrays
 from unseen.runner.run import RunResult, run
@@ -22,7 +22,7 @@ def train(
     hold_out: str | Sequence[str] = (),
     out: str | Path | None = None,
     resume: bool = False,
-    listener: Listener | None = None,
+    callbacks: Callbacks = None,
     **options: Any,
 ) -> RunResult:
     """Train on all domains but the held-out ones and judge the model on those.
@@ -31,6 +31,7 @@ def train(
     hold_out  one domain or several; needed unless the data set has a split of its own
     out       run folder; made under runs/ if not given
     resume    go on with the run in `out`
+    callbacks what follows the run: one `Callback` or several
     options   every field of `RunConfig`, named as on the command line: method, settings, model, rounds, ...
 
     Returns what the command writes: `values` (result.json), `metrics`, `folder`, and `model` to use at once.
@@ -40,4 +41,4 @@ def train(
         {"data": held.name if held else str(data), "hold_out": hold_out, **options}
     )
     folder = Path(out) if out is not None else default_folder(config, resume=resume)
-    return run(config, out=folder, resume=resume, listener=listener, data=held)
+    return run(config, out=folder, resume=resume, callbacks=callbacks, data=held)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from unseen.callbacks.base import Listener
+from unseen.callbacks.base import CallbackList, Callbacks
 from unseen.config import RunConfig
 from unseen.data import DataSet, Indices, Samples
 from unseen.engine import Experiment, Workspace
@@ -31,7 +31,7 @@ MOST_SAMPLES = 600
 PERPLEXITY = 30.0
 
 
-def write_features(folder: Path, *, listener: Listener | None = None, data: DataSet | None = None) -> Path:
+def write_features(folder: Path, *, callbacks: Callbacks = None, data: DataSet | None = None) -> Path:
     """Embed features of samples of every domain with the initial and the chosen weights; return the file.
 
     data  samples already in memory, in place of those that the run's configuration names
@@ -39,7 +39,7 @@ def write_features(folder: Path, *, listener: Listener | None = None, data: Data
     place = RunFolder(folder)
     if not place.result.exists():
         raise UsageError(f"{folder} holds no finished run; features are drawn of its initial and final model")
-    setup = prepare_run(RunConfig.load(place.config), listener or Listener(), data)
+    setup = prepare_run(RunConfig.load(place.config), data=data, progress=CallbackList(callbacks).on_prepare)
     experiment, saved = setup.experiment, load_model(folder)
     if saved.card.run_id != setup.run_id:
         raise UsageError(f"{folder} was trained on other data or weights than its configuration now finds")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from unseen.data import Indices, Samples, Task
-from unseen.engine import Engine, Experiment, NoAnswer, Workspace, judged
+from unseen.engine import Engine, Experiment, NoAnswer, Workspace, evaluation_record
 from unseen.engine.experiment import EvaluationSet
 from unseen.errors import UnseenError
 from unseen.evaluation import (
@@ -48,7 +48,7 @@ def final_record(engine: Engine, weights: torch.Tensor, selected_round: int) -> 
     sets = experiment.evaluation_sets("validation", VALIDATION_DOMAIN, "test", "target")
     sets, tallies = _answered(sets, engine.evaluate(weights, sets))
     workspace.flat.load(weights)
-    record: Record = {"round": selected_round, **judged(experiment, sets, tallies)}
+    record: Record = {"round": selected_round, **evaluation_record(experiment, sets, tallies)}
     confusion = []
     for (domain, split), found, entry in zip(sets, tallies, record["scores"], strict=True):
         tally = found.whole() if isinstance(found, GroupedTally) else found

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from unseen.callbacks.base import Listener
 from unseen.config import RunConfig
 from unseen.data import DataRequest, DataSet, load_data
 from unseen.data.augment import AUGMENTATIONS
 from unseen.data.sources import Progress, no_progress
 from unseen.data.transforms import Normalise
-from unseen.engine import UPDATE_DTYPES, Experiment, Hands, choose_device, choose_hands
+from unseen.engine import UPDATE_DTYPES, Experiment, WorkerConfig, choose_device, choose_workers
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.evaluation import SELECTION_RULES
 from unseen.federation import (
@@ -47,21 +46,24 @@ class Setup:
     experiment: Experiment
     facts: ModelFacts
     encoding: TableEncoding | None
-    hands: Hands
+    workers: WorkerConfig
     run_id: str
     notes: tuple[str, ...] = ()
 
 
-def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = None) -> Setup:
-    """Resolve a configuration; `data` stands in for loading what it names.
+def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Progress = no_progress) -> Setup:
+    """Resolve a configuration into everything that a run needs.
 
     Cheap checks come first, so that a wrong name costs no decoding.
+
+    data      samples already in memory, in place of those that the configuration names
+    progress  called while data is being loaded
     """
     method = check_names(config)
     protection = make_protection(config.protect, config.protect_settings)
     device = choose_device(config.device)
     check_precision(config.precision, device)
-    data = data or load_data(data_request(config, listener.preparing))
+    data = data or load_data(data_request(config, progress))
     if len(data.domains) < 2:
         raise UnseenError(
             f"{data.name} has one domain only ({data.domains[0]}); hold one out and train on others: "
@@ -108,7 +110,7 @@ def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = No
     weights = _weights_file(config)
     if weights is not None:
         content["weights_fingerprint"] = hashlib.sha256(weights.read_bytes()).hexdigest()
-    hands = choose_hands(
+    workers = choose_workers(
         workers=config.workers,
         threads=config.threads,
         clients=participant_count(len(federation), config.fraction),
@@ -116,14 +118,14 @@ def prepare_run(config: RunConfig, listener: Listener, data: DataSet | None = No
         samples=experiment.samples_in_round(config.fraction) * config.rounds,
         on_cpu=device.type == "cpu",
     )
-    config = config.resolved(workers=hands.workers, threads=hands.threads)
+    config = config.resolved(workers=workers.workers, threads=workers.threads)
     facts = ModelFacts(data.input_shape, data.outputs)
     notes: tuple[str, ...] = ()
     if experiment.protected:
         protection, notes = _planned_protection(config, experiment)
         experiment = replace(experiment, protection=protection)
         config = config.resolved(protect_settings=dict(vars(protection.settings)))
-    return Setup(config, experiment, facts, encoding, hands, config.identity(**content), notes)
+    return Setup(config, experiment, facts, encoding, workers, config.identity(**content), notes)
 
 
 def make_experiment(

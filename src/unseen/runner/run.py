@@ -5,28 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
 from unseen import __version__
-from unseen.callbacks.base import Listener
+from unseen.callbacks.base import Callback, CallbackList, Callbacks, RunEnd
 from unseen.config import RunConfig
 from unseen.data import DataSet
-from unseen.engine import Engine, Rounds, Schedule, make_engine
+from unseen.engine import Engine, Schedule, ServerLoop, make_engine
 from unseen.errors import UsageError
 from unseen.evaluation import Selection
 from unseen.federation import participant_count
 from unseen.fileio import write_json
 from unseen.report import write_report
+from unseen.report.curves import score_curves
+from unseen.report.pictures import to_png
 from unseen.runner.finalize import final_record, make_result
 from unseen.runner.prepare import Setup, prepare_run
 from unseen.runner.start_record import left_beforehand
 from unseen.runs.checkpoint import Checkpoint
 from unseen.runs.client_state import StateStore
 from unseen.runs.folder import RunFolder
+from unseen.runs.reader import read_run
 from unseen.runs.records import Records
 from unseen.serving import SavedModel, load_model, save_model
 from unseen.serving.saved import ModelCard
@@ -53,45 +56,57 @@ class RunResult:
         """The trained model, loaded on first use."""
         return load_model(self.folder)
 
+    def as_run_end(self) -> RunEnd:
+        """Describe the finished run for callbacks; its figures are drawn only when they are asked for."""
+        return RunEnd(self.folder, self.values, partial(_score_figures, self.folder))
+
+
+def _score_figures(folder: Path) -> dict[str, bytes]:
+    """Draw the report's score curves as PNG images, one per headline metric."""
+    panels = score_curves(read_run(folder))
+    return {f"scores {label}".strip(): to_png(chart) for label, chart in panels.items()}
+
 
 def run(
     config: RunConfig,
     *,
     out: Path,
     resume: bool = False,
-    listener: Listener | None = None,
+    callbacks: Callbacks = None,
     data: DataSet | None = None,
     report: bool = True,
     engine: EngineMaker | None = None,
 ) -> RunResult:
     """Run (or, with `resume`, continue) the training that `config` describes, in the folder `out`.
 
-    data    samples already in memory, in place of those that the configuration names
-    report  whether the page is written; `unseen report` writes it later
-    engine  makes the engine, in place of those of this machine
+    callbacks  what follows the run: one `Callback` or several
+    data       samples already in memory, in place of those that the configuration names
+    report     whether the page is written; `unseen report` writes it later
+    engine     makes the engine, in place of those of this machine
     """
-    listener = listener or Listener()
-    folder = RunFolder(out)
+    following, folder = CallbackList(callbacks), RunFolder(out)
     if not (resume and folder.holds_run):
         folder.require_free()
-    setup = prepare_run(config, listener, data)
-    torch.set_num_threads(setup.hands.threads)
+    setup = prepare_run(config, data=data, progress=following.on_prepare)
+    torch.set_num_threads(setup.workers.threads)
     for note in setup.notes:
-        listener.noted(note)
+        following.on_note(note)
     with folder.locked():
         if folder.holds_run:
             _require_same(setup.config, RunConfig.load(folder.config), folder)
         else:
             setup.config.save(folder.config)
-        return _Run(setup, folder, listener, engine or engine_here, report=report).complete()
+        result = _Run(setup, folder, following, engine or engine_here, report=report).complete()
+    following.on_train_end(result.as_run_end())
+    return result
 
 
 def engine_here(setup: Setup, states: StateStore) -> Engine:
-    """Make the engine that works on this machine, with the set-up's hands."""
+    """Make the engine that works on this machine, with the set-up's workers."""
     return make_engine(
         setup.experiment,
         states,
-        setup.hands,
+        setup.workers,
         max_clients=_most_clients(setup),
     )
 
@@ -108,9 +123,9 @@ class _Run:
     """One run in its folder: opens or continues it, goes through its rounds, closes it."""
 
     def __init__(
-        self, setup: Setup, folder: RunFolder, listener: Listener, make: EngineMaker, *, report: bool
+        self, setup: Setup, folder: RunFolder, callbacks: Callback, make: EngineMaker, *, report: bool
     ) -> None:
-        self.setup, self.folder, self.listener, self.report = setup, folder, listener, report
+        self.setup, self.folder, self.callbacks, self.report = setup, folder, callbacks, report
         found = Checkpoint.load(folder.checkpoint) if folder.checkpoint.exists() else None
         if found is not None and found.run_id != setup.run_id:
             raise UsageError(f"{folder.path} holds a run on other data or weights: choose another --out")
@@ -137,7 +152,7 @@ class _Run:
         """Go through the rounds that are left, then evaluate, save and report."""
         config = self.setup.config
         try:
-            rounds = Rounds(
+            rounds = ServerLoop(
                 self.setup.experiment,
                 self.engine,
                 layout=self.flat.layout,
@@ -151,7 +166,7 @@ class _Run:
                 records=self.records,
                 states=self.states,
                 folder=self.folder,
-                listener=self.listener,
+                callbacks=self.callbacks,
             )
             rounds.run()
             return self._finish()
@@ -260,7 +275,7 @@ class _Run:
         return {"validate_on": list(validate_on)} if validate_on else {}
 
     def _record(self, event: str, **values: Any) -> None:
-        self.listener.recorded(self.records.append(event, **values))
+        self.callbacks.on_record(self.records.append(event, **values))
 
 
 def rounds_best(records: Records, selection: Selection, task: Any) -> int:

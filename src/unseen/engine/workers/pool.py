@@ -30,7 +30,7 @@ from unseen.engine.experiment import (
     Workspace,
     merge_parts,
 )
-from unseen.engine.workers.shared_memory import Scratch, as_arrays, as_tensors
+from unseen.engine.workers.shared_memory import SharedArrays, as_arrays, as_tensors
 from unseen.engine.workers.worker import ConsultTask, EvaluateTask, SharedExperiment, TrainTask, work
 from unseen.errors import UnseenError
 from unseen.evaluation import Tally
@@ -86,7 +86,9 @@ class WorkerEngine:
         self.states = states
         size = self.workspace.flat.layout.size
         arrays = _arrays(experiment.data)
-        self._scratch = Scratch(4 * size * (max_clients + 1) + sum(array.nbytes for array in arrays.values()))
+        self._scratch = SharedArrays(
+            4 * size * (max_clients + 1) + sum(array.nbytes for array in arrays.values())
+        )
         shared = SharedExperiment(
             experiment=_without_arrays(experiment),
             network_class=type(experiment.network),

@@ -41,7 +41,7 @@ class MappedArray:
         return np.memmap(self.path, dtype=self.dtype, mode=mode, shape=self.shape, offset=self.offset)
 
 
-class Scratch:
+class SharedArrays:
     """A folder for shared arrays that lives only as long as they are being opened."""
 
     def __init__(self, expected_bytes: int) -> None:
