@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from unseen.audit.labels import class_signals, infer_labels, labels_found
+from unseen.audit.gradient_inversion import class_signals, count_correct_labels, infer_labels
 
 
 def gradients(head: nn.Linear, features: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
@@ -43,5 +43,5 @@ def test_the_labels_of_a_batch_are_counted(head):
 
 
 def test_labels_found_counts_repetitions():
-    assert labels_found(torch.tensor([1, 1, 2]), torch.tensor([1, 2, 2])) == 2
-    assert labels_found(torch.tensor([0]), torch.tensor([3])) == 0
+    assert count_correct_labels(torch.tensor([1, 1, 2]), torch.tensor([1, 2, 2])) == 2
+    assert count_correct_labels(torch.tensor([0]), torch.tensor([3])) == 0

@@ -8,7 +8,7 @@ import pytest
 
 import unseen
 from unseen.privacy import DisclosureEntry, DisclosureLog, sum_bytes_by_sender, sum_disclosures
-from unseen.report.departures import departures_section
+from unseen.report.disclosure_section import departures_section
 from unseen.runs.reader import read_run
 
 OPTIONS = {"hold_out": "75", "rounds": 2, "batches_per_epoch": 2, "workers": 1}

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from unseen.report.attention import attention
 from unseen.report.figures import draw_figures
-from unseen.report.layers import layer_weights, model_distances
+from unseen.report.method_figures import attention, layer_weights, model_distances
 from unseen.runs.reader import read_run
 
 MakeRun = Callable[..., Path]

@@ -15,7 +15,7 @@ from PIL import Image
 from unseen.report import FIGURES, draw_figures, write_figures
 from unseen.report.curves import score_rows
 from unseen.report.diagnostics import diagnostics
-from unseen.report.pictures import to_png, vega_lite
+from unseen.report.png import to_png, vega_lite
 from unseen.runs.reader import read_run
 
 MakeRun = Callable[..., Path]

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unseen.report import draw_figures
-from unseen.report.pictures import to_png, vega_lite
-from unseen.report.transferability import transferability_layout
+from unseen.report.method_figures import transferability_layout
+from unseen.report.png import to_png, vega_lite
 from unseen.runs.reader import read_run
 
 

@@ -9,26 +9,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unseen.audit.inversion import Effort, Tick, invert
-from unseen.audit.judged import Picture, compared
-from unseen.audit.labels import labels_found
-from unseen.audit.observed import Observed
-from unseen.audit.views import View
+from unseen.audit.gradient_inversion import AttackEffort, Tick, count_correct_labels, invert
+from unseen.audit.gradient_view import GradientView
+from unseen.audit.reconstruction_score import Reconstruction, score_reconstructions
+from unseen.audit.replay import ReplayedRound
 from unseen.data import Indices
 from unseen.engine import Experiment
 from unseen.seeding import numpy_generator, torch_generator
 
 
 @dataclass(frozen=True)
-class Attacked:
+class AttackResult:
     """One view and what came of it.
 
     labels     how many of the images' classes were read off the gradient
     by_chance  how many images of the same clients that are not in the update would have counted as rebuilt
     """
 
-    view: View
-    pictures: tuple[Picture, ...]
+    view: GradientView
+    pictures: tuple[Reconstruction, ...]
     labels: int
     mismatch: float
     by_chance: int
@@ -41,15 +40,15 @@ class Attacked:
 
 def attack(
     experiment: Experiment,
-    observed: Observed,
-    view: View,
+    observed: ReplayedRound,
+    view: GradientView,
     images: Mapping[str, Indices],
     *,
     holdings: Mapping[str, Indices],
     average: Tensor,
-    effort: Effort,
+    effort: AttackEffort,
     tick: Tick,
-) -> Attacked:
+) -> AttackResult:
     """Rebuild the images behind a view and compare them with the originals.
 
     images    the rows that each client stepped on
@@ -71,14 +70,14 @@ def attack(
     inside = {client: images[client] for client in view.clients}
     outside = {client: _control(experiment, holdings[client], rows) for client, rows in inside.items()}
     pictures, control = (
-        compared(experiment, rebuilt.pictures, rows, holdings=holdings, average=average)
+        score_reconstructions(experiment, rebuilt.pictures, rows, holdings=holdings, average=average)
         for rows in (inside, outside)
     )
     truth = torch.cat([torch.from_numpy(data.targets[rows]) for rows in inside.values()])
-    return Attacked(
+    return AttackResult(
         view=view,
         pictures=pictures,
-        labels=labels_found(rebuilt.labels, truth),
+        labels=count_correct_labels(rebuilt.labels, truth),
         mismatch=rebuilt.mismatch,
         by_chance=sum(picture.recognised for picture in control),
     )

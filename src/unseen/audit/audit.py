@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unseen.audit.attack import Attacked, attack
-from unseen.audit.inversion import Effort
-from unseen.audit.judged import Guess, average_picture, guesses, pixels
+from unseen.audit.attack import AttackResult, attack
+from unseen.audit.gradient_inversion import AttackEffort
+from unseen.audit.gradient_view import gradient_views
 from unseen.audit.membership import Membership, member_test
-from unseen.audit.observed import Observed, chosen_images, observe, single_step
-from unseen.audit.views import views
+from unseen.audit.reconstruction_score import Guess, average_image, guesses, pixels
+from unseen.audit.replay import ReplayedRound, choose_images, replay_round, single_step
 from unseen.config import RunConfig
 from unseen.data import DataSet, Indices
 from unseen.data.sources import Progress, no_progress
@@ -43,7 +43,7 @@ class AuditPlan:
     clients: int = 3
     at: At = "start"
     against: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    effort: Effort = field(default_factory=Effort)
+    effort: AttackEffort = field(default_factory=AttackEffort)
 
     def __post_init__(self) -> None:
         numbers = {"images": self.images, "clients": self.clients, "iterations": self.effort.iterations}
@@ -58,7 +58,7 @@ class AuditPlan:
 
 
 @dataclass(frozen=True)
-class Audited:
+class ProtectionAudit:
     """One protection and what the attacks on it came to.
 
     notes  what the protection says of itself for the whole run: its cost, its epsilon
@@ -68,7 +68,7 @@ class Audited:
     settings: dict[str, Any]
     statement: str
     notes: tuple[str, ...]
-    attacks: tuple[Attacked, ...]
+    attacks: tuple[AttackResult, ...]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Audit:
     recorded: dict[str, Any]
     in_round: int
     samples: tuple[int, int]
-    audited: tuple[Audited, ...]
+    audited: tuple[ProtectionAudit, ...]
     guesses: dict[str, Guess]
     refused: dict[str, str]
     impossible: str
@@ -144,7 +144,7 @@ class _Inversions:
     ) -> None:
         self.config, self.experiment, self.plan, self.progress = config, experiment, plan, progress
         self.model = model if plan.at == "end" else None
-        self.audited: list[Audited] = []
+        self.audited: list[ProtectionAudit] = []
         self.guesses: dict[str, Guess] = {}
         self.refused: dict[str, str] = {}
         self.images: dict[str, Indices] = {}
@@ -153,9 +153,9 @@ class _Inversions:
     def run(self) -> None:
         """Observe a round under every protection, then attack all views."""
         experiment, federation = self.experiment, self.experiment.federation
-        self.images = chosen_images(experiment, count=self.plan.images, fraction=self.config.fraction)
+        self.images = choose_images(experiment, count=self.plan.images, fraction=self.config.fraction)
         self.holdings = {name: federation[federation.position(name)].train for name in self.images}
-        self.average = average_picture(experiment)
+        self.average = average_image(experiment)
         originals = pixels(experiment.data, np.concatenate(list(self.images.values())))
         self.guesses = guesses(originals, self.average, seed=experiment.seed)
         rounds = [found for found in map(self._observed, self._against()) if found is not None]
@@ -173,14 +173,14 @@ class _Inversions:
 
     def _observed(
         self, protection: tuple[str, Mapping[str, Any]]
-    ) -> tuple[Experiment, dict[str, Any], tuple[str, ...], Observed] | None:
+    ) -> tuple[Experiment, dict[str, Any], tuple[str, ...], ReplayedRound] | None:
         name, settings = protection
         variant = replace(self.config, protect=name, protect_settings=dict(settings))
         self.progress(f"a round with {name}", 0, 1)
         try:
             setup = prepare_run(variant, data=self.experiment.data)
             prepared = single_step(setup.experiment, self.images)
-            observed = observe(prepared, rounds=self.config.rounds, model=self.model)
+            observed = replay_round(prepared, rounds=self.config.rounds, model=self.model)
         except UnseenError as error:
             if self.plan.against.get(name):
                 raise
@@ -188,16 +188,20 @@ class _Inversions:
             return None
         return prepared, dict(vars(setup.experiment.protection.settings)), setup.notes, observed
 
-    def _attacks(self, observed: Observed) -> int:
+    def _attacks(self, observed: ReplayedRound) -> int:
         return len(self._victims(observed)) + (observed.merged is not None)
 
-    def _victims(self, observed: Observed) -> list[str]:
+    def _victims(self, observed: ReplayedRound) -> list[str]:
         return list(observed.messages)[: self.plan.clients]
 
     def _attacked(
-        self, experiment: Experiment, settings: dict[str, Any], notes: tuple[str, ...], observed: Observed
-    ) -> Audited:
-        seen = views(
+        self,
+        experiment: Experiment,
+        settings: dict[str, Any],
+        notes: tuple[str, ...],
+        observed: ReplayedRound,
+    ) -> ProtectionAudit:
+        seen = gradient_views(
             observed,
             self._victims(observed),
             images=self.plan.images,
@@ -217,7 +221,7 @@ class _Inversions:
             )
             for view in seen
         ]
-        return Audited(observed.protection, settings, observed.statement, notes, tuple(attacks))
+        return ProtectionAudit(observed.protection, settings, observed.statement, notes, tuple(attacks))
 
     def _tick(self, protection: str) -> None:
         self._done += 1

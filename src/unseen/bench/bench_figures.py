@@ -13,11 +13,11 @@ from unseen.bench.sensitivity import SOURCES, SettingSweep, setting_sweeps, valu
 from unseen.bench.statistics import Estimate, expected_accuracy, mean_and_error
 from unseen.bench.study import Study, display_name
 from unseen.config import RunConfig
-from unseen.report.charts import MOST_ROUNDS, heat_map, schema_unchecked, thinned
+from unseen.report.charts import MOST_ROUNDS, downsample, heat_map, skip_schema_checks
 from unseen.report.curves import curve_chart
 from unseen.report.figures import Figure
-from unseen.report.intervals import dot_chart, nested_intervals, setting_chart
-from unseen.report.wording import NOTHING, is_share
+from unseen.report.formatting import NOTHING, is_fraction
+from unseen.report.intervals import dot_chart, nested_interval_chart, setting_chart
 
 if TYPE_CHECKING:
     from unseen.report.charts import Panels
@@ -75,7 +75,7 @@ def expectations(shown: FigureContext) -> Panels:
             rows.append(row if found.low is None else row | ends)
     if not rows:
         return {}
-    return {"": nested_intervals(rows, metric=shown.study.metric, names=[row["name"] for row in rows])}
+    return {"": nested_interval_chart(rows, metric=shown.study.metric, names=[row["name"] for row in rows])}
 
 
 def curves(shown: FigureContext) -> Panels:
@@ -94,7 +94,7 @@ def curves(shown: FigureContext) -> Panels:
 def matrix(shown: FigureContext) -> Panels:
     """Method against method: the difference as colour, the p-value of the paired t-test as text."""
     names, rows = dict(zip(shown.study.labels, shown.names, strict=True)), []
-    scale = 100 if is_share(shown.study.metric) else 1
+    scale = 100 if is_fraction(shown.study.metric) else 1
     for each in compare_all_pairs(shown.study, shown.rule):
         if each.runs.pairs:
             p = (
@@ -124,7 +124,7 @@ def _curve(shown: FigureContext, label: str, domain: str) -> list[dict[str, Any]
     runs = [r.curve for r in shown.study.results if (r.label, r.held_out) == (label, domain) and r.curve]
     rounds = evaluated_rounds(shown.grid.job(label, domain, 0).config, max(map(len, runs), default=0))
     rows = []
-    for place, number in thinned(list(enumerate(rounds)), MOST_ROUNDS):
+    for place, number in downsample(list(enumerate(rounds)), MOST_ROUNDS):
         estimate = mean_and_error(run[place] for run in runs if place < len(run))
         if estimate is not None:
             rows.append(estimate_row(estimate, series=display_name(label), role="method", round=number))
@@ -224,6 +224,6 @@ BENCH_FIGURES: dict[str, Figure[FigureContext]] = {
 
 def draw_bench(shown: FigureContext) -> dict[str, Panels]:
     """All figures that have something to show, by their names in `BENCH_FIGURES`."""
-    with schema_unchecked():
+    with skip_schema_checks():
         drawn = {name: figure.draw(shown) for name, figure in BENCH_FIGURES.items()}
     return {name: panels for name, panels in drawn.items() if panels}

@@ -17,7 +17,7 @@ from unseen.bench.results import JobResult, read_results
 from unseen.bench.table_text import Sheet
 from unseen.errors import unknown_name
 from unseen.fileio import write_text
-from unseen.report.pictures import write_panels
+from unseen.report.png import write_panels
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from unseen.bench.render import to_latex
 from unseen.bench.statistics import expectation_sentence, expected_accuracy
 from unseen.bench.study import RULES, Study, display_name
 from unseen.bench.table_text import Line, Sheet, cost_sheet, expectation_sheet, matrix_sheet
+from unseen.report.formatting import NOTHING, format_bytes, format_count, format_duration, format_value
 from unseen.report.markup import Markup, esc, join, section, table, tag, tile
 from unseen.report.page import assemble, figure_markup, page_header
-from unseen.report.wording import NOTHING, count, duration, number, size
 
 
 def bench_page(overview: BenchSummary, *, folder: Path, work: Path) -> str:
@@ -52,7 +52,7 @@ def headline(overview: BenchSummary) -> str:
     if best is not None and best.label in against:
         return against[best.label].words
     if best is not None and best.mean.estimate is not None:
-        value = number(best.mean.estimate.mean, first.honest.metric)
+        value = format_value(best.mean.estimate.mean, first.honest.metric)
         name = f"{best.name}, the baseline," if best.label == overview.baseline else best.name
         return f"{name} has the highest mean: {value} over {len(first.honest.columns)} held-out domains"
     return f"{len(first.honest.rows)} methods on {len(first.honest.columns)} held-out domains"
@@ -168,16 +168,16 @@ def bench_tiles(study: Study, table_: ResultsTable) -> Markup:
     best = best_row(table_)
     if best is not None and best.mean.estimate is not None:
         hint = f"mean over {len(table_.columns)} held-out domains, round by {RULES[table_.rule]}"
-        value = number(best.mean.estimate.mean, table_.metric)
+        value = format_value(best.mean.estimate.mean, table_.metric)
         made.append(tile(f"{best.name}, the highest mean", value, hint, hero=True))
     planned, done = table_.planned * len(table_.rows), len(study.results)
-    missing = "all finished" if done >= planned else f"of {count(planned)} planned"
-    made.append(tile("runs", count(done), missing))
+    missing = "all finished" if done >= planned else f"of {format_count(planned)} planned"
+    made.append(tile("runs", format_count(done), missing))
     made.append(
-        tile("training time", duration(sum(run.seconds for run in study.results)), "all runs together")
+        tile("training time", format_duration(sum(run.seconds for run in study.results)), "all runs together")
     )
     sent = sum(run.bytes_up for run in study.results)
-    made.append(tile("sent by clients", size(sent) if sent else NOTHING, "all runs together"))
+    made.append(tile("sent by clients", format_bytes(sent) if sent else NOTHING, "all runs together"))
     return tag("dl", *made, class_="tiles few")
 
 
@@ -191,8 +191,8 @@ def runs_section(study: Study, folder: Path, work: Path) -> Markup:
         name: object = display_name(result.label)
         if report.is_file():
             name = tag("a", name, href=quote(Path(os.path.relpath(report, folder)).as_posix()))
-        values = (number(result.accuracy.get(rule), study.metric) for rule in study.rules)
-        rows.append([name, result.held_out, *values, str(result.seed), duration(result.seconds)])
+        values = (format_value(result.accuracy.get(rule), study.metric) for rule in study.rules)
+        rows.append([name, result.held_out, *values, str(result.seed), format_duration(result.seconds)])
     if not rows:
         return Markup("")
     headers = ["method", "held out", *(RULES[rule] for rule in study.rules), "seed", "time"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from unseen.bench.statistics import LEVEL, Comparison, holm, mean_and_error, paired_comparison
 from unseen.bench.study import Study, display_name
-from unseen.report.wording import is_share, metric_name
+from unseen.report.formatting import is_fraction, metric_name
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def comparison_sentence(
 
 def difference_text(difference: float, metric: str) -> str:
     """A difference of accuracies in points (hundredths), of other metrics in their own unit."""
-    if is_share(metric):
+    if is_fraction(metric):
         points = 100 * difference
         digits = 1 if round(abs(points), 1) >= 0.1 or points == 0 else 2
         return f"{points:.{digits}f} points"

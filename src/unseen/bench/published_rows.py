@@ -7,7 +7,7 @@ from unseen.bench.papers.published_tables import PublishedRow, PublishedTable, l
 from unseen.bench.statistics import Estimate
 from unseen.bench.study import Study
 from unseen.bench.table_text import RULE_WORDS, Sheet, Text
-from unseen.report.wording import NOTHING
+from unseen.report.formatting import NOTHING
 
 METRICS = {"accuracy": "accuracy", "pearson": "pearson_r"}
 """Printed metrics that can stand beside ours, by our names."""

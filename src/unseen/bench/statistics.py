@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from unseen.report.wording import is_share, metric_name, number
+from unseen.report.formatting import format_value, is_fraction, metric_name
 
 Key = TypeVar("Key", bound=Hashable)
 Floats = npt.NDArray[np.float64]
@@ -199,7 +199,7 @@ def expected_accuracy(
         return Expected(metric, 1, mean)
     reach = t_quantile(count - 1) * float(np.std(means, ddof=1))
     of_mean, of_site = reach / math.sqrt(count), reach * math.sqrt(1 + 1 / count)
-    least, most = (0.0, 1.0) if is_share(metric) else BOUNDS.get(metric, (-math.inf, math.inf))
+    least, most = (0.0, 1.0) if is_fraction(metric) else BOUNDS.get(metric, (-math.inf, math.inf))
     return Expected(
         metric=metric,
         domains=count,
@@ -213,8 +213,8 @@ def expected_accuracy(
 
 def expectation_sentence(expected: Expected, method: str) -> str:
     """Say what the numbers mean."""
-    value, metric = number(expected.mean, expected.metric), expected.metric
-    told = value if is_share(metric) else f"{metric_name(metric)} {value}"
+    value, metric = format_value(expected.mean, expected.metric), expected.metric
+    told = value if is_fraction(metric) else f"{metric_name(metric)} {value}"
     if expected.low is None or expected.high is None:
         return (
             f"{method}: {told} on the only held-out domain. One domain cannot say how much sites differ, "
@@ -223,7 +223,7 @@ def expectation_sentence(expected: Expected, method: str) -> str:
     wide = "" if expected.domains >= 4 else f" With only {expected.domains} domains this is very uncertain."
     return (
         f"{method}: expect {told} on a new site, the mean over {expected.domains} held-out domains; "
-        f"the mean over all such sites lies between {number(expected.low, metric)} and "
-        f"{number(expected.high, metric)} with 95 % confidence, a single new site between "
-        f"{number(expected.site_low, metric)} and {number(expected.site_high, metric)}.{wide}"
+        f"the mean over all such sites lies between {format_value(expected.low, metric)} and "
+        f"{format_value(expected.high, metric)} with 95 % confidence, a single new site between "
+        f"{format_value(expected.site_low, metric)} and {format_value(expected.site_high, metric)}.{wide}"
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from unseen.bench.grid import ALL, Grid
 from unseen.bench.results import JobResult
-from unseen.report.wording import METHOD_NAMES
+from unseen.report.formatting import METHOD_NAMES
 
 RULES = {
     "source-validation": "source validation",

@@ -10,7 +10,7 @@ from unseen.bench.comparisons import PairwiseComparison, compare_all_pairs, p_nu
 from unseen.bench.results import JobResult
 from unseen.bench.statistics import ASSUMPTION, LEVEL, Estimate, expected_accuracy, mean_and_error
 from unseen.bench.study import RULE_MEANINGS, RULES, Study, display_name
-from unseen.report.wording import NOTHING, clock, is_share, metric_name, size
+from unseen.report.formatting import NOTHING, format_bytes, format_clock, is_fraction, metric_name
 
 MARKS = {"better": "*", "worse": "†", "": ""}
 PUBLISHED = " (published)"
@@ -43,7 +43,7 @@ def number_text(value: float | None, metric: str, decimals: int | None = None) -
     """A number of a table whose title names the unit: percent with one decimal, else three decimals."""
     if value is None:
         return NOTHING
-    if is_share(metric):
+    if is_fraction(metric):
         return f"{100 * value:.{1 if decimals is None else decimals}f}"
     return f"{value:.{3 if decimals is None else decimals}f}"
 
@@ -61,7 +61,7 @@ def estimate_text(
 
 def unit_text(metric: str) -> str:
     """The metric and its unit, for titles."""
-    return f"{metric_name(metric)} in %" if is_share(metric) else metric_name(metric)
+    return f"{metric_name(metric)} in %" if is_fraction(metric) else metric_name(metric)
 
 
 def rule_sentence(rule: str) -> str:
@@ -172,9 +172,9 @@ def cost_sheet(study: Study) -> Sheet:
         ("in-domain", lambda runs: _estimate([run.in_domain for run in runs], metric)),
         ("worst group", lambda runs: _estimate([run.worst_group for run in runs], metric)),
         ("lowest run", lambda runs: number_text(_lowest(runs, study), metric)),
-        ("time a run", lambda runs: clock(_mean([run.seconds for run in runs]))),
-        ("sent by clients", lambda runs: size(_mean([run.bytes_up for run in runs]))),
-        ("sent to clients", lambda runs: size(_mean([run.bytes_down for run in runs]))),
+        ("time a run", lambda runs: format_clock(_mean([run.seconds for run in runs]))),
+        ("sent by clients", lambda runs: format_bytes(_mean([run.bytes_up for run in runs]))),
+        ("sent to clients", lambda runs: format_bytes(_mean([run.bytes_down for run in runs]))),
     ]
     lines: list[list[str]] = []
     for label in study.labels:
@@ -212,7 +212,7 @@ def _mean(values: Sequence[float]) -> float | None:
 def statistics_sheet(study: Study, rule: str, found: Sequence[PairwiseComparison]) -> Sheet:
     """Each method against the baseline: difference, both tests, their correction and the effect's size."""
     first = found[0]
-    share = is_share(first.metric)
+    share = is_fraction(first.metric)
     lines = tuple(
         (
             Text(display_name(each.ours)),
@@ -271,7 +271,7 @@ def matrix_sheet(study: Study, rule: str) -> Sheet:
 
 
 def _difference(each: PairwiseComparison) -> str:
-    runs, scale = each.runs, 100 if is_share(each.metric) else 1
+    runs, scale = each.runs, 100 if is_fraction(each.metric) else 1
     digits = 1 if scale == 100 else 3
     if not runs.pairs:
         return NOTHING

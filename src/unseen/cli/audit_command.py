@@ -55,8 +55,8 @@ def audit_command(  # noqa: PLR0917 (one parameter an option)
         unseen audit runs/my_run --against none --against dp-clients:epsilon=8,clip=0.5 --out audit
     """
     from unseen.audit import AuditPlan, audit_run
-    from unseen.audit.inversion import Effort
-    from unseen.audit.page import to_json, write_audit
+    from unseen.audit.audit_page import to_json, write_audit
+    from unseen.audit.gradient_inversion import AttackEffort
     from unseen.cli.progress import DelayedProgressBar
 
     console = messages()
@@ -65,7 +65,7 @@ def audit_command(  # noqa: PLR0917 (one parameter an option)
         clients=clients,
         at=cast("At", at),
         against=dict(map(parse_protection, against or [])),
-        effort=Effort(iterations=iterations, restarts=restarts, seconds=seconds),
+        effort=AttackEffort(iterations=iterations, restarts=restarts, seconds=seconds),
     )
     with DelayedProgressBar(console) as bar:
         audit = audit_run(run, plan=plan, progress=bar)

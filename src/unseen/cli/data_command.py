@@ -258,8 +258,8 @@ def counts_table(counts: Counts, console: Console) -> Table:
 def write_counts_picture(counts: Counts, path: Path) -> None:
     """Write the report's figure of the counts as PNG."""
     from unseen.fileio import write_atomically
-    from unseen.report.classes import sample_counts
-    from unseen.report.pictures import to_png
+    from unseen.report.png import to_png
+    from unseen.report.prediction_figures import sample_counts
     from unseen.runs.reader import Run
 
     start = {"event": "start", "data": {"class_counts": counts}}

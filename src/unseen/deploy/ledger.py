@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unseen.report.wording import size
+from unseen.report.formatting import format_bytes
 
 if TYPE_CHECKING:
     from unseen.deploy.flower.message import SiteMessage
@@ -102,5 +102,5 @@ def describe_entry(line: Mapping[str, Any]) -> Iterator[str]:
         yield f"could not do what was asked: {line['error']}"
         return
     place = f"round {line['round']}: " if "round" in line else ""
-    sent = ", ".join(f"{kind} {size(number)}" for kind, number in line["values"].items())
+    sent = ", ".join(f"{kind} {format_bytes(number)}" for kind, number in line["values"].items())
     yield f"{place}{ACTIONS.get(line.get('ask', ''), 'answered')}; sent {sent}"

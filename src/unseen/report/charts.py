@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from unseen.report.wording import shortened
+from unseen.report.formatting import shorten_names
 
 if TYPE_CHECKING:
     import altair as alt
@@ -25,7 +25,7 @@ TEXT_CELL = 24
 
 
 @contextmanager
-def schema_unchecked() -> Iterator[None]:
+def skip_schema_checks() -> Iterator[None]:
     """Spare Altair its check of every part of a chart as it is made; whole charts are checked in the end."""
     from altair.utils import schemapi
 
@@ -33,14 +33,14 @@ def schema_unchecked() -> Iterator[None]:
         yield
 
 
-def inline(rows: Sequence[Mapping[str, Any]]) -> alt.InlineData:
+def inline_data(rows: Sequence[Mapping[str, Any]]) -> alt.InlineData:
     """Rows as data that travels inside the chart."""
     import altair as alt
 
     return alt.InlineData(values=[dict(row) for row in rows])
 
 
-def thinned(items: Sequence[T], most: int) -> list[T]:
+def downsample(items: Sequence[T], most: int) -> list[T]:
     """At most `most` items, evenly spaced, the first and the last among them."""
     if len(items) <= most:
         return list(items)
@@ -70,11 +70,11 @@ def line_chart(points: Sequence[tuple[int, float]], *, label: str, height: int =
     """One value over the rounds."""
     import altair as alt
 
-    points = thinned(points, MOST_ROUNDS)
+    points = downsample(points, MOST_ROUNDS)
     rows = [{"round": number, "value": value} for number, value in points]
     dots: Any = {"size": 30, "filled": True, "style": "main"} if len(points) <= 20 else False
     chart: alt.Chart = (
-        alt.Chart(inline(rows))
+        alt.Chart(inline_data(rows))
         .mark_line(style="main-line", point=dots)
         .encode(
             x=round_axis([number for number, _ in points]),
@@ -101,7 +101,7 @@ def heat_map(
     """
     import altair as alt
 
-    right, left = shortened(across, 14), shortened(down, 22)
+    right, left = shorten_names(across, 14), shorten_names(down, 22)
     slanted = len(across) > 1 and 8 * max(map(len, right.values())) > 230 / len(across)
     x_axis = alt.Axis(
         labelAngle=-45 if slanted else 0,
@@ -122,7 +122,7 @@ def heat_map(
         | {"x": right[row["across"]], "y": left[row["down"]], "strong": abs(row["value"]) > 0.55 * most}
         for row in rows
     ]
-    base = alt.Chart(inline(drawn)).encode(
+    base = alt.Chart(inline_data(drawn)).encode(
         x=alt.X("x:N", sort=list(right.values()), axis=x_axis, scale=alt.Scale(padding=0)),
         y=alt.Y("y:N", sort=list(left.values()), axis=y_axis, scale=alt.Scale(padding=0)),
         tooltip=[alt.Tooltip(field, title=title, format=form) for field, title, form in tooltip],
@@ -140,7 +140,7 @@ def heat_map(
     return alt.layer(*layers).properties(width="container", height=max(60, step * len(down)))
 
 
-def bars(
+def bar_chart(
     rows: Sequence[Mapping[str, Any]],
     *,
     order: Sequence[str],
@@ -152,14 +152,14 @@ def bars(
     """Horizontal bars for rows with keys `name` and `value`, one a line, with the number at the bar's end."""
     import altair as alt
 
-    short = shortened(order, room)
+    short = shorten_names(order, room)
     values = [row["value"] for row in rows]
     low, high = min(0.0, *values), 1.0 if share else max(0.0, *values)
     scale = alt.Scale(domain=[1.22 * low, 1.22 * high] if low < high else [0, 1], nice=False)
     whole = 1 if form.endswith("0f") else alt.Undefined
     ticks = [0, 0.25, 0.5, 0.75, 1] if share else alt.Undefined
     x_axis = alt.Axis(format=form, tickCount=4, tickMinStep=whole, grid=True, values=ticks)
-    base = alt.Chart(inline([dict(row) | {"y": short[row["name"]]} for row in rows])).encode(
+    base = alt.Chart(inline_data([dict(row) | {"y": short[row["name"]]} for row in rows])).encode(
         x=alt.X("value:Q", title=title, axis=x_axis, scale=scale),
         y=alt.Y("y:N", sort=list(short.values()), title=None, axis=alt.Axis(labelLimit=210)),
         tooltip=[alt.Tooltip("name:N", title="name"), alt.Tooltip("value:Q", title=title, format=form)],

@@ -10,15 +10,15 @@ from urllib.parse import quote
 
 from unseen.errors import UsageError
 from unseen.fileio import write_text
-from unseen.report.charts import MOST_ROUNDS, thinned
+from unseen.report.charts import MOST_ROUNDS, downsample
 from unseen.report.curves import MOST_LINES, curve_chart
 from unseen.report.figures import Figure
+from unseen.report.formatting import format_value, is_number, join_names, method_name, metric_name
 from unseen.report.headline import target_value
 from unseen.report.markup import Markup, esc, join, section, table, tag
 from unseen.report.page import assemble, figure_markup, page_header
 from unseen.report.sections import ORACLE
 from unseen.report.tables import TEXT_COLUMNS, result_rows
-from unseen.report.wording import is_number, listing, method_name, metric_name, number
 from unseen.runs.reader import Run, read_run
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def run_labels(runs: Sequence[Run]) -> list[str]:
     parts = [
         [
             method_name(run.facts.get("method", "run")),
-            f"on {listing(run.held_out, limit=2)}",
+            f"on {join_names(run.held_out, limit=2)}",
             str(run.facts.get("model", "")),
             str(run.facts.get("data", "")),
             f"seed {run.facts.get('seed', '')}",
@@ -108,7 +108,7 @@ def _curves(named: list[tuple[str, Run]]) -> Panels:
 
 def _target_rows(run: Run) -> list[dict[str, Any]]:
     rows = []
-    for record in thinned(run.evaluations, MOST_ROUNDS):
+    for record in downsample(run.evaluations, MOST_ROUNDS):
         scores = [score for score in record.get("scores", []) if score.get("split") == "target"]
         values = [(score.get("metrics") or {}).get(run.metric) for score in scores]
         known = [value for value in values if is_number(value)]
@@ -126,10 +126,10 @@ def _sentence(runs: Sequence[Run]) -> Markup:
     metric = scored[0][1].metric
     ranked = sorted(scored, key=lambda pair: pair[0], reverse=True)
     told = [
-        join([method_name(run.facts.get("method")), " ", tag("strong", number(value, metric))])
+        join([method_name(run.facts.get("method")), " ", tag("strong", format_value(value, metric))])
         for value, run in ranked[:4]
     ]
     unit = "" if metric == "accuracy" else f" ({metric_name(metric)})"
-    held = listing(ranked[0][1].held_out)
+    held = join_names(ranked[0][1].held_out)
     parts = [part for item in told for part in (item, ", ")][:-1]
     return join([f"On {held}, which no run was trained on{unit}: ", *parts])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from unseen.report.charts import MOST_ROUNDS, inline, round_ticks, thinned
-from unseen.report.wording import is_number
+from unseen.report.charts import MOST_ROUNDS, downsample, inline_data, round_ticks
+from unseen.report.formatting import is_number
 from unseen.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def bytes_per_round(run: Run) -> Panels:
 def _rows(records: list[dict[str, Any]], fields: dict[str, str]) -> list[dict[str, Any]]:
     return [
         {"round": record["round"], "kind": kind, "value": record[field]}
-        for record in thinned(records, MOST_ROUNDS)
+        for record in downsample(records, MOST_ROUNDS)
         for kind, field in fields.items()
         if is_number(record.get(field))
     ]
@@ -51,7 +51,7 @@ def _stacked(rows: list[dict[str, Any]], *, title: str) -> AnyChart:
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     axis = alt.Axis(values=round_ticks(rounds), labelAngle=0, title="round")
     chart: alt.Chart = (
-        alt.Chart(inline(rows))
+        alt.Chart(inline_data(rows))
         .mark_bar(binSpacing=0)
         .encode(
             x=alt.X("round:O", axis=axis, scale=alt.Scale(paddingInner=0.15 if len(rounds) <= 60 else 0)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from unseen.report.charts import MOST_ROUNDS, inline, line_chart, round_axis, thinned
-from unseen.report.wording import HELD_OUT_MARK, is_number, is_share, metric_name, shortened
+from unseen.report.charts import MOST_ROUNDS, downsample, inline_data, line_chart, round_axis
+from unseen.report.formatting import HELD_OUT_MARK, is_fraction, is_number, metric_name, shorten_names
 from unseen.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -67,19 +67,19 @@ def curve_chart(
     import altair as alt
 
     rounds = sorted({row["round"] for row in rows})
-    short = shortened([*series, *(row["series"] for row in rows)], 38)
+    short = shorten_names([*series, *(row["series"] for row in rows)], 38)
     order = list(short.values())
-    form = ".1%" if is_share(metric) else ".4~r"
+    form = ".1%" if is_fraction(metric) else ".4~r"
     chosen = alt.selection_point(name="chosen", fields=["line"], bind="legend")
     near = alt.selection_point(
         name="near", fields=["round"], nearest=True, on="pointermove", clear="pointerout", empty=False
     )
-    y_axis = alt.Axis(format="~%" if is_share(metric) else alt.Undefined, tickCount=6)
+    y_axis = alt.Axis(format="~%" if is_fraction(metric) else alt.Undefined, tickCount=6)
     legend = alt.Legend(
         title=None, orient="top", direction="horizontal", labelLimit=270,
         symbolType="stroke", symbolOpacity=1, columns=legend_columns(order),
     )  # fmt: skip
-    base = alt.Chart(inline([row | {"line": short[row["series"]]} for row in rows])).encode(
+    base = alt.Chart(inline_data([row | {"line": short[row["series"]]} for row in rows])).encode(
         x=round_axis(rounds),
         y=alt.Y("value:Q", title=metric_name(metric), axis=y_axis, scale=alt.Scale(zero=False, nice=True)),
         color=alt.Color("line:N", sort=order, scale=alt.Scale(domain=order), legend=legend),
@@ -124,7 +124,7 @@ def _selected_mark(selected: int | None, rounds: list[int]) -> list[Any]:
         return []
     late = selected - rounds[0] > (rounds[-1] - rounds[0]) / 2
     rows = [{"round": selected, "text": f"kept: round {selected}"}]
-    at = alt.Chart(inline(rows)).encode(x=round_axis(rounds))
+    at = alt.Chart(inline_data(rows)).encode(x=round_axis(rounds))
     label = at.mark_text(
         style="note", align="right" if late else "left", dx=-6 if late else 6, baseline="bottom", dy=-4
     )
@@ -136,7 +136,7 @@ def _selected_mark(selected: int | None, rounds: list[int]) -> list[Any]:
 
 def _kept(run: Run) -> list[dict[str, Any]]:
     records = run.evaluations
-    kept = thinned(records, MOST_ROUNDS)
+    kept = downsample(records, MOST_ROUNDS)
     missing = [r for r in records if r["round"] == run.selected_round and r not in kept]
     return sorted(kept + missing, key=lambda record: int(record["round"]))
 

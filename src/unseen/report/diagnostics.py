@@ -10,9 +10,9 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from unseen.report.charts import bars, heat_map, line_chart
+from unseen.report.charts import bar_chart, heat_map, line_chart
 from unseen.report.curves import MOST_LINES, curve_chart
-from unseen.report.wording import is_matrix, is_number
+from unseen.report.formatting import is_matrix, is_number
 from unseen.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _bars(values: list[Any], record: dict[str, Any]) -> AnyChart:
     rows: list[dict[str, Any]] = [
         {"name": label, "value": value} for label, value in pairs if is_number(value)
     ]
-    return bars(rows, order=[row["name"] for row in rows], title="value", form=".3~r")
+    return bar_chart(rows, order=[row["name"] for row in rows], title="value", form=".3~r")
 
 
 def _matrix(matrix: list[list[Any]], record: dict[str, Any]) -> AnyChart:

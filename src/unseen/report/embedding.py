@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from unseen.errors import UnseenError
-from unseen.report.charts import inline
+from unseen.report.charts import inline_data
 from unseen.report.curves import legend_columns
-from unseen.report.wording import HELD_OUT_MARK, shortened
+from unseen.report.formatting import HELD_OUT_MARK, shorten_names
 from unseen.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _panels(run: Run, found: dict[str, Any]) -> Panels:
 def _scatter(rows: list[dict[str, Any]], *, kind: str, order: list[str]) -> AnyChart:
     import altair as alt
 
-    short = shortened(order, 30)
+    short = shorten_names(order, 30)
     names = list(short.values())
     legend = alt.Legend(
         title=None, orient="top", direction="horizontal", symbolType="circle", columns=legend_columns(names)
@@ -66,7 +66,7 @@ def _scatter(rows: list[dict[str, Any]], *, kind: str, order: list[str]) -> AnyC
     tooltip = [alt.Tooltip("series:N", title=kind)]
     tooltip += [alt.Tooltip("domain:N", title="domain")] if kind != "domain" else []
     chart: alt.Chart = (
-        alt.Chart(inline([row | {"line": short[row["series"]]} for row in rows]))
+        alt.Chart(inline_data([row | {"line": short[row["series"]]} for row in rows]))
         .mark_circle(size=26, opacity=0.75)
         .encode(
             x=alt.X("x:Q", scale=scale, axis=bare),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from unseen.report.formatting import SPACE
 from unseen.report.markup import Markup, esc, section, tag
-from unseen.report.wording import SPACE
 from unseen.runs.reader import Run
 
 MOST = 24

@@ -10,18 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from unseen.report import (
-    attention,
-    classes,
-    costs,
-    curves,
-    diagnostics,
-    embedding,
-    layers,
-    scatter,
-    transferability,
-)
-from unseen.report.charts import schema_unchecked
+from unseen.report import costs, curves, diagnostics, embedding
+from unseen.report import method_figures as attention
+from unseen.report import method_figures as layers
+from unseen.report import method_figures as transferability
+from unseen.report import prediction_figures as classes
+from unseen.report import prediction_figures as scatter
+from unseen.report.charts import skip_schema_checks
 from unseen.runs.reader import Run
 
 if TYPE_CHECKING:
@@ -120,6 +115,6 @@ FIGURES: dict[str, Figure[Run]] = {
 
 def draw_figures(run: Run) -> dict[str, Panels]:
     """All figures that have something to show, by their names in `FIGURES`."""
-    with schema_unchecked():
+    with skip_schema_checks():
         drawn = {name: figure.draw(run) for name, figure in FIGURES.items()}
     return {name: panels for name, panels in drawn.items() if panels}

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from unseen.report.formatting import (
+    NOTHING,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_value,
+    join_names,
+    method_name,
+    metric_name,
+)
 from unseen.report.markup import Markup, esc, join, tag, tile
-from unseen.report.wording import NOTHING, count, duration, listing, method_name, metric_name, number, size
 from unseen.runs.reader import Run
 
 RULES = {
@@ -45,28 +54,30 @@ def target_value(run: Run) -> object:
 def tiles(run: Run) -> Markup:
     """The key numbers."""
     name, facts = metric_name(run.metric), run.facts
-    where = listing(run.held_out, limit=2)
+    where = join_names(run.held_out, limit=2)
     made: list[Markup] = []
     if run.held_out:
         rule = RULES.get(str(facts.get("selection")), "") if run.finished else "latest evaluation"
         error = _metrics(run, "target").get("rmse")
-        hint = "; ".join(filter(None, [f"RMSE {number(error)}" if error is not None else "", rule]))
-        value = number(target_value(run), run.metric)
+        hint = "; ".join(filter(None, [f"RMSE {format_value(error)}" if error is not None else "", rule]))
+        value = format_value(target_value(run), run.metric)
         made.append(tile(f"{name} on {where}, held out", value, hint, hero=True))
     for key, label, hint in (
         ("target_oracle", "oracle", "best round on the held-out data itself"),
         ("source_validation", "source validation", "the sources’ own validation data"),
         ("in_domain", "in-domain", "the sources’ own test data"),
     ):
-        value = number(_metrics(run, key).get(run.metric), run.metric)
+        value = format_value(_metrics(run, key).get(run.metric), run.metric)
         if value != NOTHING:
             made.append(tile(label, value, hint))
     made.append(_rounds_tile(run))
     seconds = facts.get("seconds") or sum(r.get("seconds") or 0 for r in run.rounds + run.evaluations)
-    made.append(tile("time", duration(seconds), f"{count(run.start.get('parameters'))} parameters"))
+    made.append(
+        tile("time", format_duration(seconds), f"{format_count(run.start.get('parameters'))} parameters")
+    )
     up = facts.get("bytes_up", sum(r.get("bytes_up") or 0 for r in run.rounds))
     down = facts.get("bytes_down", sum(r.get("bytes_down") or 0 for r in run.rounds))
-    made.append(tile("sent by clients", size(up), f"and {size(down)} sent to them"))
+    made.append(tile("sent by clients", format_bytes(up), f"and {format_bytes(down)} sent to them"))
     return tag("dl", *made, class_="tiles few" if len(made) <= 4 else "tiles")
 
 
@@ -89,14 +100,14 @@ def _sentence(run: Run) -> list[tuple[str, bool]]:
     part = "domains that took no part in training" if several else "a domain that took no part in training"
     done = run.rounds[-1]["round"] if run.rounds else 0
     if run.held_out:
-        value, place = target_value(run), f" on {listing(run.held_out)}, {part}"
+        value, place = target_value(run), f" on {join_names(run.held_out)}, {part}"
     else:
         value = (_metrics(run, "in_domain") or _metrics(run, "source_validation")).get(run.metric)
         place = " on the domains it was trained on; none was held out"
     if value is None:
         state = "finished without a score" if run.finished else f"has no score yet, after {done} rounds"
         return [(f"{method} {state}", False), ("" if run.finished else " (unfinished)", False)]
-    told = number(value, run.metric)
+    told = format_value(value, run.metric)
     if run.metric != "accuracy":
         told = f"{metric_name(run.metric)} {told}"
     verb = f"{method} reached " if run.finished else f"{method}, unfinished after {done} rounds, stands at "

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from unseen.report.charts import inline
+from unseen.report.charts import inline_data
 from unseen.report.curves import legend_columns
-from unseen.report.wording import is_share, metric_name, shortened
+from unseen.report.formatting import is_fraction, metric_name, shorten_names
 
 if TYPE_CHECKING:
     import altair as alt
@@ -24,9 +24,9 @@ def dot_chart(rows: Rows, *, metric: str, names: Sequence[str], series: Sequence
     """
     import altair as alt
 
-    short, lines = shortened(names, 26), shortened(series, 38)
+    short, lines = shorten_names(names, 26), shorten_names(series, 38)
     base = alt.Chart(
-        inline([dict(row) | {"y": short[row["name"]], "line": lines[row["series"]]} for row in rows])
+        inline_data([dict(row) | {"y": short[row["name"]], "line": lines[row["series"]]} for row in rows])
     ).encode(
         y=alt.Y("y:N", sort=list(short.values()), title=None, axis=alt.Axis(labelLimit=170)),
         yOffset=alt.YOffset("line:N", sort=list(lines.values())),
@@ -43,12 +43,12 @@ def dot_chart(rows: Rows, *, metric: str, names: Sequence[str], series: Sequence
     )
 
 
-def nested_intervals(rows: Rows, *, metric: str, names: Sequence[str]) -> AnyChart:
+def nested_interval_chart(rows: Rows, *, metric: str, names: Sequence[str]) -> AnyChart:
     """One line a name: a dot, a thick interval (low to high) and a thin one (wide_low to wide_high)."""
     import altair as alt
 
-    short = shortened(names, 26)
-    base = alt.Chart(inline([dict(row) | {"y": short[row["name"]]} for row in rows])).encode(
+    short = shorten_names(names, 26)
+    base = alt.Chart(inline_data([dict(row) | {"y": short[row["name"]]} for row in rows])).encode(
         y=alt.Y("y:N", sort=list(short.values()), title=None, axis=alt.Axis(labelLimit=170)),
         x=alt.X(
             "value:Q", title=metric_name(metric), scale=alt.Scale(zero=False, nice=True), axis=_axis(metric)
@@ -73,8 +73,8 @@ def setting_chart(
     """
     import altair as alt
 
-    lines = shortened(series, 38)
-    base = alt.Chart(inline([dict(row) | {"line": lines[row["series"]]} for row in rows])).encode(
+    lines = shorten_names(series, 38)
+    base = alt.Chart(inline_data([dict(row) | {"line": lines[row["series"]]} for row in rows])).encode(
         x=alt.X("at:O", sort=list(values), title=setting, axis=alt.Axis(labelAngle=0, labelOverlap=True)),
         y=alt.Y(
             "value:Q", title=metric_name(metric), scale=alt.Scale(zero=False, nice=True), axis=_axis(metric)
@@ -88,7 +88,7 @@ def setting_chart(
         base.mark_point(filled=True, size=54),
     ]
     if level is not None:
-        at = alt.Chart(inline([{"value": level[1], "text": level[0]}])).encode(y="value:Q")
+        at = alt.Chart(inline_data([{"value": level[1], "text": level[0]}])).encode(y="value:Q")
         note = at.mark_text(style="note", align="left", baseline="bottom", dx=4, dy=-3)
         layers += [at.mark_rule(style="guide"), note.encode(text="text:N", x=alt.value(0))]
     return alt.layer(*layers).properties(width="container", height=260)
@@ -105,7 +105,7 @@ def _whiskers(base: alt.Chart, rows: Rows, channel: str) -> list[Any]:
 def _axis(metric: str) -> alt.Axis:
     import altair as alt
 
-    return alt.Axis(format="~%" if is_share(metric) else alt.Undefined, tickCount=6, grid=True)
+    return alt.Axis(format="~%" if is_fraction(metric) else alt.Undefined, tickCount=6, grid=True)
 
 
 def _colour(lines: list[str]) -> alt.Color:
@@ -122,7 +122,7 @@ def _colour(lines: list[str]) -> alt.Color:
 def _tooltip(metric: str, fields: Sequence[tuple[str, str]], rows: Rows) -> list[alt.Tooltip]:
     import altair as alt
 
-    form = ".1%" if is_share(metric) else ".4~r"
+    form = ".1%" if is_fraction(metric) else ".4~r"
     shown = [alt.Tooltip(field, title=title) for field, title in fields]
     shown.append(alt.Tooltip("value:Q", title=metric_name(metric), format=form))
     if any("low" in row for row in rows):

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from unseen.fileio import write_text
 from unseen.report import sections
-from unseen.report.departures import departures_section
+from unseen.report.disclosure_section import departures_section
 from unseen.report.examples import examples_section
 from unseen.report.figures import FIGURES, Figure, draw_figures
 from unseen.report.headline import headline, plain_headline, tiles
-from unseen.report.library import drawing_library
 from unseen.report.markup import Markup, esc, join, section, tag
-from unseen.report.pictures import vega_lite, vega_lite_version
+from unseen.report.png import vega_lite, vega_lite_version
 from unseen.report.theme import vega_config
+from unseen.report.vega_bundle import vega_script
 from unseen.runs.reader import Run, read_run
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def assemble(*, title: str, body: Markup, charts: dict[str, Any]) -> str:
     """Put body, charts, style and scripts into the skeleton."""
     drawn = {"charts": charts, "themes": {"light": vega_config("light"), "dark": vega_config("dark")}}
     data = json.dumps(drawn, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    library, script = (drawing_library(vega_lite_version()), _asset("report.js")) if charts else ("", "")
+    library, script = (vega_script(vega_lite_version()), _asset("report.js")) if charts else ("", "")
     allowed = " ".join(f"'sha256-{_digest(code)}'" for code in (library, script))
     return Template(_asset("page.html")).substitute(
         title=esc(title), scripts=allowed, style=_asset("report.css"), body=body, data=data,

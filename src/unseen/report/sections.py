@@ -6,9 +6,9 @@ import json
 from typing import Any, Final
 
 from unseen.report.command import train_command
+from unseen.report.formatting import format_count, format_value, is_number, join_names, metric_name
 from unseen.report.headline import scores_now
 from unseen.report.markup import Markup, esc, join, section, table, tag
-from unseen.report.wording import count, is_number, listing, metric_name, number
 from unseen.runs.reader import Run
 
 HONEST: Final = "source-validation"
@@ -40,10 +40,10 @@ def result_section(run: Run) -> Markup:
         lines += [(held, RULE_NAMES.get(rule, rule), found) for rule, found in values.items()]
         worst = metrics.get("worst_domain")
         if isinstance(worst, dict):
-            lines.append((f"worst domain of all: {listing([worst.get('domain', '')])}", same, worst))
+            lines.append((f"worst domain of all: {join_names([worst.get('domain', '')])}", same, worst))
         worst = metrics.get("worst_group")
         if isinstance(worst, dict):
-            lines.append((f"worst group of the {held}: {listing([worst.get('group', '')])}", same, worst))
+            lines.append((f"worst group of the {held}: {join_names([worst.get('group', '')])}", same, worst))
     lines.append(("validation domains", same, metrics.get("validation_domains")))
     lines.append(("sources: validation data", same, metrics.get("source_validation")))
     lines.append(("sources: test data (in-domain)", same, metrics.get("in_domain")))
@@ -51,7 +51,7 @@ def result_section(run: Run) -> Markup:
     names = _metric_names([values for _, _, values in kept], first=run.metric)
     if not kept:
         return Markup("")
-    rows = [[place, rule, *(number(values.get(n), n) for n in names)] for place, rule, values in kept]
+    rows = [[place, rule, *(format_value(values.get(n), n) for n in names)] for place, rule, values in kept]
     headers = ["measured on", "round chosen by", *(metric_name(n) for n in names)]
     note = tag("p", ORACLE, class_="note") if run.held_out else ""
     return section("Result", table(headers, rows, text_columns=2, lead=True), note)
@@ -65,8 +65,8 @@ def domains_section(run: Run) -> Markup:
         [
             score.get("domain", ""),
             SPLIT_NAMES.get(score.get("split", ""), score.get("split", "")),
-            count(score.get("count")),
-            *(number((score.get("metrics") or {}).get(n), n) for n in names),
+            format_count(score.get("count")),
+            *(format_value((score.get("metrics") or {}).get(n), n) for n in names),
         ]
         for score in scores
     ]
@@ -85,7 +85,7 @@ def clients_section(run: Run) -> Markup:
         return Markup("")
     rows = [
         [client.get("name", ""), ", ".join(map(str, client.get("domains") or []))]
-        + [count(client.get(split)) for split in ("train", "validation", "test")]
+        + [format_count(client.get(split)) for split in ("train", "validation", "test")]
         for client in clients[:CLIENTS_SHOWN]
     ]
     cut = f"The first {CLIENTS_SHOWN} of {len(clients)} clients." if len(clients) > CLIENTS_SHOWN else ""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from unseen.report.wording import (
+from unseen.report.formatting import (
     NOTHING,
     SPACE,
-    clock,
-    is_share,
+    format_bytes,
+    format_clock,
+    format_value,
+    is_fraction,
     method_name,
     metric_name,
-    number,
-    size,
 )
 from unseen.runs.reader import HEADLINE_METRIC
 
@@ -60,7 +60,7 @@ def result_table(results: Sequence[dict[str, Any]]) -> Table:
     from rich.text import Text
 
     headers, rows = result_rows(results)
-    shares = all(is_share(headline_metric(result)) for result in results)
+    shares = all(is_fraction(headline_metric(result)) for result in results)
     caption = (
         f"target: {headers[TEXT_COLUMNS]}{' in %' if shares else ''}; oracle: best round on the held-out data"
     )
@@ -90,10 +90,10 @@ def _row(result: dict[str, Any], *, seed: bool) -> list[str]:
     return [
         method_name(result.get("method", "")) + (f", seed {result.get('seed')}" if seed else ""),
         held_out if isinstance(held_out, str) else ", ".join(map(str, held_out)) or "none",
-        *(number((metrics.get(key) or {}).get(metric), metric) for key in keys),
+        *(format_value((metrics.get(key) or {}).get(metric), metric) for key in keys),
         str(result.get("rounds", NOTHING)),
-        clock(result.get("seconds")),
-        size(result.get("bytes_up")),
+        format_clock(result.get("seconds")),
+        format_bytes(result.get("bytes_up")),
     ]
 
 

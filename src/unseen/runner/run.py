@@ -22,7 +22,7 @@ from unseen.federation import participant_count
 from unseen.fileio import write_json
 from unseen.report import write_report
 from unseen.report.curves import score_curves
-from unseen.report.pictures import to_png
+from unseen.report.png import to_png
 from unseen.runner.finalize import final_record, make_result
 from unseen.runner.prepare import Setup, prepare_run
 from unseen.runner.start_record import left_beforehand

@@ -33,7 +33,7 @@ ROUND = 1
 
 
 @dataclass(frozen=True)
-class Observed:
+class ReplayedRound:
     """What can be seen of the round.
 
     start     the weights that the server sent out
@@ -59,7 +59,7 @@ class Observed:
         return [named[self.names[place]] for place in range(len(trained))]
 
 
-def chosen_images(experiment: Experiment, *, count: int, fraction: float) -> dict[str, Indices]:
+def choose_images(experiment: Experiment, *, count: int, fraction: float) -> dict[str, Indices]:
     """For each client of the round the images of its step, drawn by name."""
     federation, seed = experiment.federation, experiment.seed
     found: dict[str, Indices] = {}
@@ -94,7 +94,7 @@ def single_step(experiment: Experiment, images: Mapping[str, Indices]) -> Experi
     return replace(experiment, network=network, federation=small, plan=plan, prepare=prepare, compile=False)
 
 
-def observe(experiment: Experiment, *, rounds: int, model: Path | None = None) -> Observed:
+def replay_round(experiment: Experiment, *, rounds: int, model: Path | None = None) -> ReplayedRound:
     """Play the round and write down what each side gets to see.
 
     experiment  as `single_step` makes it
@@ -110,7 +110,7 @@ def observe(experiment: Experiment, *, rounds: int, model: Path | None = None) -
             engine.close()
 
 
-def _play(experiment: Experiment, engine: SerialEngine, rounds: int) -> Observed:
+def _play(experiment: Experiment, engine: SerialEngine, rounds: int) -> ReplayedRound:
     workspace, method, protection = engine.workspace, experiment.method, experiment.protection
     start = workspace.flat.read().cpu()
     network = copy.deepcopy(workspace.deployed)
@@ -152,7 +152,7 @@ def _play(experiment: Experiment, engine: SerialEngine, rounds: int) -> Observed
             population=len(experiment.federation),
         )
         merged = exchange.conclude(method.server(work)).clone()
-    return Observed(
+    return ReplayedRound(
         protection=protection.name,
         start=start,
         messages=messages,

@@ -11,7 +11,7 @@ from unseen.fileio import cache_folder, write_text
 
 
 @cache
-def drawing_library(version: str) -> str:
+def vega_script(version: str) -> str:
     """Vega-Embed and all it needs. Bundling takes seconds, so the script stays in the cache folder."""
     kept = cache_folder() / f"vega-{version}-{metadata.version('vl-convert-python')}.js"
     with suppress(OSError, UnicodeDecodeError):

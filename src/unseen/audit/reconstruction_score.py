@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unseen.audit.similarity import paired, psnr, rank, ssim
+from unseen.audit.image_similarity import match_images, psnr, rank, ssim
 from unseen.data import DataSet, Indices, Samples
 from unseen.engine import Experiment
 from unseen.seeding import numpy_generator, torch_generator
@@ -21,7 +21,7 @@ CANDIDATES = 500
 
 
 @dataclass(frozen=True)
-class Picture:
+class Reconstruction:
     """One training image and what the attack made of it.
 
     place, candidates  where the original stands among the client's images, ordered by likeness to the
@@ -45,14 +45,14 @@ class Picture:
         return self.place == 1 and self.ssim >= self.guess + CLOSER
 
 
-def compared(
+def score_reconstructions(
     experiment: Experiment,
     rebuilt: Tensor,
     images: Mapping[str, Indices],
     *,
     holdings: Mapping[str, Indices],
     average: Tensor,
-) -> tuple[Picture, ...]:
+) -> tuple[Reconstruction, ...]:
     """Lay rebuilt pictures beside the images that they are closest to.
 
     images    the rows of each client that the pictures may show
@@ -64,7 +64,7 @@ def compared(
     if not rows:
         return ()
     originals = pixels(data, [row for _, row in rows])
-    laid = rebuilt[paired(rebuilt, originals)]
+    laid = rebuilt[match_images(rebuilt, originals)]
     noise, structure = psnr(laid, originals).tolist(), ssim(laid, originals).tolist()
     guess = ssim(average.expand_as(originals), originals).tolist()
     pictures = []
@@ -74,7 +74,7 @@ def compared(
         found = rank(laid[number], originals[number], pixels(data, others))
         label = data.classes[int(data.targets[row])]
         numbers = (noise[number], structure[number], *found, guess[number])
-        pictures.append(Picture(client, label, originals[number], laid[number], *numbers))
+        pictures.append(Reconstruction(client, label, originals[number], laid[number], *numbers))
     return tuple(pictures)
 
 
@@ -84,7 +84,7 @@ def pixels(data: DataSet, rows: Sequence[int] | Indices) -> Tensor:
     return samples.gather(torch.arange(len(samples))).inputs.float().div(255).contiguous()
 
 
-def average_picture(experiment: Experiment) -> Tensor:
+def average_image(experiment: Experiment) -> Tensor:
     """The mean of images that the sources kept out of training, or grey where they kept none."""
     federation = experiment.federation
     kept = [

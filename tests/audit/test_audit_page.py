@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from unseen.audit import AuditPlan, audit_run
-from unseen.audit.inversion import Effort
-from unseen.audit.page import to_json, write_audit
-from unseen.audit.words import headline
+from unseen.audit.audit_page import to_json, write_audit
+from unseen.audit.audit_summary import headline
+from unseen.audit.gradient_inversion import AttackEffort
 from unseen.cli.audit_command import parse_protection
 from unseen.config import RunConfig
 from unseen.errors import UsageError
 from unseen.runner.run import run
 
-QUICK = Effort(iterations=60, restarts=1)
+QUICK = AttackEffort(iterations=60, restarts=1)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_an_audit_writes_page_numbers_and_pictures_into_its_folder_only(digits_r
 
 
 def test_the_same_audit_twice_gives_the_same_numbers(digits_run: Path):
-    plan = AuditPlan(clients=1, at="end", against={"none": {}}, effort=Effort(iterations=5, restarts=1))
+    plan = AuditPlan(clients=1, at="end", against={"none": {}}, effort=AttackEffort(iterations=5, restarts=1))
     first, second = (to_json(audit_run(digits_run, plan=plan)) for _ in range(2))
     assert first == second
 
@@ -70,7 +70,7 @@ def test_a_protection_that_cannot_serve_is_named_with_the_reason(tmp_path: Path)
     )
     folder = run(config, out=tmp_path / "run", report=False).folder
     plan = AuditPlan(
-        clients=1, against={"none": {}, "secure-sum": {}}, effort=Effort(iterations=1, restarts=1)
+        clients=1, against={"none": {}, "secure-sum": {}}, effort=AttackEffort(iterations=1, restarts=1)
     )
     audit = audit_run(folder, plan=plan)
     assert [each.name for each in audit.audited] == ["none"]

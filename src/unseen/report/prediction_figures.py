@@ -1,15 +1,15 @@
-"""Classification in detail: samples per domain and class, confusions, accuracy of each class."""
+"""Predictions in detail: samples per domain and class, confusions, accuracy per class, regression scatter."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from unseen.report.charts import bars, heat_map, thinned
-from unseen.report.wording import HELD_OUT_MARK, count, is_number, shortened
+from unseen.report.charts import bar_chart, downsample, heat_map, inline_data
+from unseen.report.formatting import HELD_OUT_MARK, format_count, is_number, shorten_names
 from unseen.runs.reader import Run
 
 if TYPE_CHECKING:
-    from unseen.report.charts import Panels
+    from unseen.report.charts import AnyChart, Panels
 
 MOST_CELLS = 4000
 MOST_BARS = 40
@@ -30,7 +30,7 @@ def sample_counts(run: Run) -> Panels:
     shown = sorted(totals, key=lambda name: -totals[name])[:MOST_BARS]
     rows = [{"name": name, "value": totals[name]} for name in shown]
     label = "all classes together" + _cut(len(shown), len(totals), "largest")
-    return {label: bars(rows, order=shown, title="samples", form=",.0f")}
+    return {label: bar_chart(rows, order=shown, title="samples", form=",.0f")}
 
 
 def confusion(run: Run) -> Panels:
@@ -60,18 +60,18 @@ def class_accuracy(run: Run) -> Panels:
         if shown:
             rows = [{"name": name, "value": known[name]} for name in shown]
             label = f"‘{score['domain']}’" + _cut(len(shown), len(known), "lowest")
-            panels[label] = bars(rows, order=shown, title="accuracy", form=".0%", share=True)
+            panels[label] = bar_chart(rows, order=shown, title="accuracy", form=".0%", share=True)
     return panels
 
 
 def _count_map(run: Run, counts: dict[str, dict[str, int]], classes: list[str]) -> Any:
-    domains = thinned(list(counts), MOST_BARS)
+    domains = downsample(list(counts), MOST_BARS)
     rows = []
     for domain in domains:
         for name in classes:
             value = counts[domain].get(name, 0)
             cell = {"across": name, "down": _role(run, domain), "value": value}
-            rows.append(cell | {"text": count(value)})
+            rows.append(cell | {"text": format_count(value)})
     return heat_map(
         rows,
         across=classes,
@@ -98,7 +98,7 @@ def _matrix(matrix: list[list[int]], names: list[str]) -> Any:
 
 
 def _frequent(matrix: list[list[int]], names: list[str], domain: str) -> Panels:
-    short = list(shortened(names, 14).values())
+    short = list(shorten_names(names, 14).values())
     pairs = [
         (cell, f"{short[i]} → {short[j]}")
         for i, line in enumerate(matrix)
@@ -111,7 +111,7 @@ def _frequent(matrix: list[list[int]], names: list[str], domain: str) -> Panels:
         return {}
     rows = [{"name": name, "value": cell} for cell, name in shown]
     label = f"{domain}: most frequent confusions (true → predicted)"
-    return {label: bars(rows, order=[name for _, name in shown], room=32, title="samples", form=",.0f")}
+    return {label: bar_chart(rows, order=[name for _, name in shown], room=32, title="samples", form=",.0f")}
 
 
 def _role(run: Run, domain: str) -> str:
@@ -120,3 +120,41 @@ def _role(run: Run, domain: str) -> str:
 
 def _cut(shown: int, known: int, which: str) -> str:
     return "" if shown == known else f" (the {shown} {which} of {known})"
+
+
+MOST_POINTS = 800
+
+
+def truth_against_prediction(run: Run) -> Panels:
+    """For each held-out domain a scatter with the line on which all points should lie."""
+    panels: Panels = {}
+    for entry in run.final.get("scatter", [])[:MOST_PANELS]:
+        both = zip(entry.get("truth", []), entry.get("predicted", []), strict=False)
+        pairs = [(truth, guess) for truth, guess in both if is_number(truth) and is_number(guess)]
+        if pairs:
+            shown = downsample(pairs, MOST_POINTS)
+            cut = "" if len(shown) == len(pairs) else f" ({len(shown)} of {len(pairs)} samples)"
+            panels[f"‘{entry['domain']}’{cut}"] = _scatter(shown)
+    return panels
+
+
+def _scatter(pairs: list[tuple[float, float]]) -> AnyChart:
+    import altair as alt
+
+    numbers = [value for pair in pairs for value in pair]
+    low, high = min(numbers), max(numbers)
+    margin = 0.04 * (high - low) or 1.0
+    scale = alt.Scale(domain=[low - margin, high + margin], nice=False, zero=False)
+    ticks = alt.Axis(tickCount=5)
+    diagonal = alt.Chart(inline_data([{"truth": end, "predicted": end} for end in scale["domain"]]))
+    rows = [{"truth": truth, "predicted": guess} for truth, guess in pairs]
+    dots = alt.Chart(inline_data(rows)).mark_circle(style="main", size=26, opacity=0.5)
+    across = alt.X("truth:Q", title="truth", scale=scale, axis=ticks)
+    up = alt.Y("predicted:Q", title="predicted", scale=scale, axis=ticks)
+    encoded = dots.encode(
+        x=across,
+        y=up,
+        tooltip=[alt.Tooltip("truth:Q", format=".4~r"), alt.Tooltip("predicted:Q", format=".4~r")],
+    )
+    line = diagonal.mark_line(style="guide").encode(x=across, y=up)
+    return alt.layer(line, encoded).properties(width="container", height=320)

@@ -73,7 +73,7 @@ def _standardised(pictures: Tensor) -> Tensor:
     return flat / lengths.clamp(min=_TINY)
 
 
-def paired(rebuilt: Tensor, originals: Tensor) -> list[int]:
+def match_images(rebuilt: Tensor, originals: Tensor) -> list[int]:
     """Which rebuilt picture stands for each original: the closest pair first, each used once.
 
     A batch has no order, so this is how an owner who knows the originals would lay them side by side.

@@ -1,21 +1,54 @@
-"""A message that reached the server, read as a gradient as well as an attacker can.
-
-Readable states give the gradient itself. Masked numbers and ciphertexts are taken for what they would be
-without their protection: if masks were zero, the reading would be the gradient.
-"""
+"""What an attacker has before it: one client's message, or what came of the round."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from unseen.audit.replay import ReplayedRound
 from unseen.privacy.secagg.packing import HEAD
 from unseen.privacy.secagg.protocol import MASKED
 from unseen.training import Update
+
+Kind = Literal["message", "merged"]
+
+
+@dataclass(frozen=True)
+class GradientView:
+    """A gradient as somebody gets to see it.
+
+    clients   whose images are in it
+    count     how many images the attacker looks for
+    readable  whether the numbers lay open; if not, the gradient is what the sealed bytes look like
+    """
+
+    kind: Kind
+    clients: tuple[str, ...]
+    gradient: list[Tensor]
+    count: int
+    readable: bool
+
+
+def gradient_views(
+    observed: ReplayedRound, clients: Sequence[str], *, images: int, lr: float, bits: int
+) -> Iterator[GradientView]:
+    """The messages of these clients, one by one, then the round's merged model.
+
+    images  how many each client of the round trained on
+    """
+    for client in clients:
+        reading = read_message(observed.messages[client], observed.start, lr=lr, bits=bits)
+        gradient = observed.gradient(reading.gradient)
+        yield GradientView("message", (client,), gradient, images, reading.readable)
+    if observed.merged is not None:
+        everyone = tuple(observed.messages)
+        flat = read_state(observed.merged, observed.start, lr=lr)
+        yield GradientView("merged", everyone, observed.gradient(flat), images * len(everyone), True)
 
 
 class Reading(NamedTuple):

@@ -11,10 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unseen.config import RunConfig
-from unseen.report.charts import round_ticks, thinned
+from unseen.report.charts import downsample, round_ticks
 from unseen.report.command import train_command
+from unseen.report.formatting import (
+    HELD_OUT_MARK,
+    format_bytes,
+    format_clock,
+    format_count,
+    format_duration,
+    format_value,
+    join_names,
+    shorten_names,
+)
 from unseen.report.markup import Markup, esc, tag
-from unseen.report.wording import HELD_OUT_MARK, clock, count, duration, listing, number, shortened, size
 
 
 @pytest.mark.parametrize(
@@ -32,45 +41,45 @@ from unseen.report.wording import HELD_OUT_MARK, clock, count, duration, listing
     ],
 )
 def test_numbers(value: object, metric: str, text: str) -> None:
-    assert _plain(number(value, metric)) == text
+    assert _plain(format_value(value, metric)) == text
 
 
 def test_spans_and_sizes() -> None:
-    assert [_plain(duration(s)) for s in (0.04, 42.4, 65, 7620, None)] == [
+    assert [_plain(format_duration(s)) for s in (0.04, 42.4, 65, 7620, None)] == [
         "0.0 s", "42 s", "1 min 05 s", "2 h 07 min", "–",
     ]  # fmt: skip
-    assert [clock(s) for s in (5, 83.4, 7620)] == ["0:05", "1:23", "2:07:00"]
-    assert [_plain(size(b)) for b in (0, 999, 1000, 14_809_440, 2e15)] == [
+    assert [format_clock(s) for s in (5, 83.4, 7620)] == ["0:05", "1:23", "2:07:00"]
+    assert [_plain(format_bytes(b)) for b in (0, 999, 1000, 14_809_440, 2e15)] == [
         "0 B", "999 B", "1 kB", "14.8 MB", "2000 TB",
     ]  # fmt: skip
-    assert _plain(count(1234567)) == "1 234 567"
+    assert _plain(format_count(1234567)) == "1 234 567"
 
 
 def test_listings() -> None:
-    assert listing(["a"]) == "‘a’"
-    assert listing(["a", "b", "c"]) == "‘a’, ‘b’ and ‘c’"
-    assert listing(list("abcdefgh"), limit=2) == "‘a’, ‘b’ and 6 more"
-    assert listing([]) == ""
+    assert join_names(["a"]) == "‘a’"
+    assert join_names(["a", "b", "c"]) == "‘a’, ‘b’ and ‘c’"
+    assert join_names(list("abcdefgh"), limit=2) == "‘a’, ‘b’ and 6 more"
+    assert join_names([]) == ""
 
 
 @given(st.lists(st.text(alphabet="ab(2) ", max_size=40)), st.integers(14, 30))
 def test_shortened_names_stay_different(names: list[str], most: int) -> None:
-    short = shortened(names, most)
+    short = shorten_names(names, most)
     assert set(short) == set(names)
     assert len(set(short.values())) == len(short)
 
 
 def test_shortened_names_keep_both_ends_and_the_mark() -> None:
     long = "Hospital of a very long name, ward 7"
-    assert shortened([long], 16)[long].startswith("Hospital")
-    assert shortened([long], 16)[long].endswith("ward 7")
-    assert shortened([long + HELD_OUT_MARK], 26)[long + HELD_OUT_MARK].endswith("d 7" + HELD_OUT_MARK)
-    assert shortened(["short"], 16) == {"short": "short"}
+    assert shorten_names([long], 16)[long].startswith("Hospital")
+    assert shorten_names([long], 16)[long].endswith("ward 7")
+    assert shorten_names([long + HELD_OUT_MARK], 26)[long + HELD_OUT_MARK].endswith("d 7" + HELD_OUT_MARK)
+    assert shorten_names(["short"], 16) == {"short": "short"}
 
 
 @given(st.lists(st.integers(), min_size=1), st.integers(2, 50))
 def test_thinning_keeps_the_ends_and_the_order(items: list[int], most: int) -> None:
-    kept = thinned(list(enumerate(items)), most)
+    kept = downsample(list(enumerate(items)), most)
     assert len(kept) == min(len(items), most)
     assert kept[0] == (0, items[0])
     assert kept[-1] == (len(items) - 1, items[-1])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from unseen.audit.similarity import LARGEST_PSNR, paired, psnr, rank, ssim
+from unseen.audit.image_similarity import LARGEST_PSNR, match_images, psnr, rank, ssim
 
 
 def pictures(count: int = 4, *, channels: int = 1, side: int = 12, seed: int = 0) -> torch.Tensor:
@@ -79,4 +79,4 @@ def test_a_flat_picture_picks_nothing_out():
 def test_pairs_find_a_shuffled_batch_again():
     originals = pictures(6)
     order = [3, 0, 5, 1, 4, 2]
-    assert [order[place] for place in paired(originals[order] + 0.01, originals)] == list(range(6))
+    assert [order[place] for place in match_images(originals[order] + 0.01, originals)] == list(range(6))

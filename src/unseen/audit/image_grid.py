@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from unseen.audit.attack import Attacked
+from unseen.audit.attack import AttackResult
 from unseen.audit.audit import Audit
-from unseen.audit.judged import Picture
-from unseen.audit.words import of_kind
+from unseen.audit.audit_summary import attacks_of_kind
+from unseen.audit.reconstruction_score import Reconstruction
 from unseen.fileio import write_atomically
 
 SHOWN = 8
@@ -22,25 +22,25 @@ SHOWN = 8
 _SIDE, _GAP, _LABELS, _LINE = 72, 6, 190, 16
 
 
-def as_png(picture: Tensor) -> str:
+def image_to_base64(picture: Tensor) -> str:
     """One picture on the scale 0..1 as a PNG file in base64."""
     buffer = io.BytesIO()
     _image(picture).save(buffer, format="PNG")
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def shown_pictures(attacks: Sequence[Attacked]) -> list[Picture]:
+def first_reconstructions(attacks: Sequence[AttackResult]) -> list[Reconstruction]:
     """The pictures of some attacks, as many as fit beside one another."""
     return [picture for found in attacks for picture in found.pictures][:SHOWN]
 
 
-def write_sheet(path: Path, audit: Audit) -> None:
+def write_image_grid(path: Path, audit: Audit) -> None:
     """Originals in the first row, then a row for each protection and view."""
     rows: list[tuple[list[str], list[Tensor], list[str]]] = []
-    originals: list[Picture] = []
+    originals: list[Reconstruction] = []
     for audited in audit.audited:
         for kind, title in (("message", "one message"), ("merged", "merged model")):
-            pictures = shown_pictures(of_kind(audited, kind))
+            pictures = first_reconstructions(attacks_of_kind(audited, kind))
             if pictures:
                 told = [f"{one.psnr:.1f} dB, {one.ssim:.2f}" for one in pictures]
                 rows.append(([audited.name, title], [one.rebuilt for one in pictures], told))

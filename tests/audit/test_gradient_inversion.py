@@ -8,17 +8,16 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from unseen.audit.attack import Attacked, attack
-from unseen.audit.inversion import Effort, invert
-from unseen.audit.judged import average_picture, guesses, pixels
-from unseen.audit.observed import Observed, chosen_images, observe, single_step
-from unseen.audit.reading import read_message, read_state
-from unseen.audit.views import views
+from unseen.audit.attack import AttackResult, attack
+from unseen.audit.gradient_inversion import AttackEffort, invert
+from unseen.audit.gradient_view import gradient_views, read_message, read_state
+from unseen.audit.reconstruction_score import average_image, guesses, pixels
+from unseen.audit.replay import ReplayedRound, choose_images, replay_round, single_step
 from unseen.engine import Experiment
 from unseen.privacy import crypto, make_protection
 from unseen.seeding import torch_generator
 
-EFFORT = Effort(iterations=200, restarts=1)
+EFFORT = AttackEffort(iterations=200, restarts=1)
 CLIENT = "a"
 
 
@@ -29,14 +28,14 @@ class Round:
         self, experiment: Experiment, protection: str, *, images: int = 1, **settings: object
     ) -> None:
         self.whole = replace(experiment, protection=make_protection(protection, settings))
-        self.images = chosen_images(experiment, count=images, fraction=1.0)
+        self.images = choose_images(experiment, count=images, fraction=1.0)
         self.experiment = single_step(self.whole, self.images)
-        self.observed: Observed = observe(self.experiment, rounds=1)
+        self.observed: ReplayedRound = replay_round(self.experiment, rounds=1)
 
-    def attacked(self, kind: str, effort: Effort = EFFORT) -> Attacked:
+    def attacked(self, kind: str, effort: AttackEffort = EFFORT) -> AttackResult:
         count = len(self.images[CLIENT])
         lr, bits = self.experiment.plan.lr, 24
-        seen = views(self.observed, [CLIENT], images=count, lr=lr, bits=bits)
+        seen = gradient_views(self.observed, [CLIENT], images=count, lr=lr, bits=bits)
         federation = self.whole.federation
         return attack(
             self.experiment,
@@ -44,7 +43,7 @@ class Round:
             next(view for view in seen if view.kind == kind),
             self.images,
             holdings={name: federation[federation.position(name)].train for name in self.images},
-            average=average_picture(self.whole),
+            average=average_image(self.whole),
             effort=effort,
             tick=lambda: None,
         )
@@ -70,7 +69,7 @@ def test_an_unprotected_update_gives_its_image_away_and_a_masked_one_does_not(ma
     experiment = make_experiment()
     plain, masked = (Round(experiment, name).attacked("message") for name in ("none", "secure-sum"))
     (found,), (hidden,) = plain.pictures, masked.pictures
-    random = guesses(found.original[None], average_picture(experiment), seed=0)["random"]
+    random = guesses(found.original[None], average_image(experiment), seed=0)["random"]
     assert found.psnr > random.psnr + 10
     assert found.recognised
     assert plain.labels == 1
@@ -82,7 +81,9 @@ def test_an_unprotected_update_gives_its_image_away_and_a_masked_one_does_not(ma
 
 def test_the_sum_of_few_images_does_not_hide_them(make_experiment):
     """Masks hide single messages; a sum of three images is a batch of three."""
-    merged = Round(make_experiment(), "secure-sum").attacked("merged", Effort(iterations=300, restarts=1))
+    merged = Round(make_experiment(), "secure-sum").attacked(
+        "merged", AttackEffort(iterations=300, restarts=1)
+    )
     assert len(merged.pictures) == 3
     assert merged.recognised >= 1
 
@@ -105,7 +106,7 @@ def test_without_masks_the_same_reading_would_be_the_gradient(make_experiment, m
 def test_encryption_leaves_nothing_to_read(make_experiment):
     pytest.importorskip("tenseal")
     seen = Round(make_experiment(), "encrypted")
-    found = seen.attacked("message", Effort(iterations=60, restarts=1))
+    found = seen.attacked("message", AttackEffort(iterations=60, restarts=1))
     assert not found.view.readable
     assert not found.recognised
     plain = Round(make_experiment(), "none")
@@ -118,7 +119,7 @@ def test_encryption_leaves_nothing_to_read(make_experiment):
 def test_noise_hides_the_image(make_experiment, protection, kind):
     pytest.importorskip("opacus")
     seen = Round(make_experiment(), protection, noise=1.0, noise_seed="run")
-    found = seen.attacked(kind, Effort(iterations=100, restarts=1))
+    found = seen.attacked(kind, AttackEffort(iterations=100, restarts=1))
     assert found.view.readable
     assert not found.recognised
 
@@ -131,7 +132,9 @@ def test_clipping_alone_hides_nothing_from_the_server(make_experiment):
 
 
 def test_two_images_are_rebuilt_with_their_labels(make_experiment):
-    found = Round(make_experiment(), "none", images=2).attacked("message", Effort(iterations=300, restarts=1))
+    found = Round(make_experiment(), "none", images=2).attacked(
+        "message", AttackEffort(iterations=300, restarts=1)
+    )
     assert len(found.pictures) == 2
     assert found.recognised >= 1
 
@@ -149,7 +152,7 @@ def test_time_is_bounded_and_every_iteration_ticks(make_experiment):
             count=1,
             shape=(3, 8, 8),
             normalise=seen.experiment.prepare.normalise,
-            effort=Effort(iterations=5, restarts=2, seconds=seconds),
+            effort=AttackEffort(iterations=5, restarts=2, seconds=seconds),
             generator=torch_generator(0, "test"),
             tick=lambda: ticks.append(1),
         )

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unseen.audit.labels import class_signals, infer_labels
 from unseen.data.transforms import Normalise
 from unseen.models import Network
 
@@ -25,7 +24,7 @@ ARBITRARY = 64
 
 
 @dataclass(frozen=True)
-class Effort:
+class AttackEffort:
     """How hard an attack tries.
 
     restarts    searches from different random pictures; the one that matches best counts
@@ -42,7 +41,7 @@ class Effort:
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class InversionResult:
     """What an attack came to.
 
     pictures  on the scale 0..1
@@ -62,10 +61,10 @@ def invert(
     count: int,
     shape: tuple[int, ...],
     normalise: Normalise,
-    effort: Effort,
+    effort: AttackEffort,
     generator: torch.Generator,
     tick: Tick = lambda: None,
-) -> Rebuilt:
+) -> InversionResult:
     """Rebuild `count` pictures from the gradient of their mean loss with respect to the network's parameters.
 
     gradient  one tensor for each of the network's trainable parameters, in their order
@@ -74,13 +73,13 @@ def invert(
     victim = _Victim(network, gradient, normalise)
     device = gradient[0].device
     labels = victim.labels(torch.rand((ARBITRARY, *shape), generator=generator).to(device), count).to(device)
-    best: Rebuilt | None = None
+    best: InversionResult | None = None
     ends = time.perf_counter() + effort.seconds
     for _ in range(effort.restarts):
         start = torch.rand((count, *shape), generator=generator).to(device)
         pictures, mismatch = _search(victim, start, labels, effort, ends=ends, tick=tick)
         if best is None or mismatch < best.mismatch:
-            best = Rebuilt(pictures.cpu(), labels.cpu(), mismatch)
+            best = InversionResult(pictures.cpu(), labels.cpu(), mismatch)
     assert best is not None, "there is at least one search"
     return best
 
@@ -119,7 +118,7 @@ class _Victim:
 
 
 def _search(
-    victim: _Victim, start: Tensor, labels: Tensor, effort: Effort, *, ends: float, tick: Tick
+    victim: _Victim, start: Tensor, labels: Tensor, effort: AttackEffort, *, ends: float, tick: Tick
 ) -> tuple[Tensor, float]:
     """Follow the mismatch downhill from random pictures."""
     pictures = start.requires_grad_()
@@ -154,3 +153,35 @@ def _attackable(network: Network) -> Network:
         if isinstance(module, nn.Dropout | nn.Dropout2d):
             module.eval()
     return copied
+
+
+def class_signals(head: nn.Linear, weight: Tensor, bias: Tensor | None, features: Tensor) -> Tensor:
+    """For each class the mean of (probability - truth), from the head's gradient.
+
+    features  the head's inputs that the network has for arbitrary pictures: without a bias, their mean tells
+              by how much the rows of the weights' gradient are larger
+    """
+    if bias is not None:
+        return bias
+    scale = features.mean(dim=0).sum().abs().clamp(min=1e-12)
+    return weight.sum(dim=1) / scale
+
+
+def infer_labels(signals: Tensor, *, count: int, probabilities: Tensor) -> Tensor:
+    """The classes of a batch of `count` images, in rising order.
+
+    probabilities  the network's for arbitrary pictures: they stand in for those of the unknown batch
+    """
+    if count == 1:
+        return signals.argmin().view(1).cpu()
+    expected = (probabilities.mean(dim=0) - signals).cpu() * count
+    counts = torch.zeros_like(expected)
+    for _ in range(count):
+        counts[(expected - counts).argmax()] += 1
+    return torch.repeat_interleave(torch.arange(len(counts)), counts.long())
+
+
+def count_correct_labels(inferred: Tensor, truth: Tensor) -> int:
+    """How many of the true labels, repetitions counted, are among the inferred."""
+    classes = range(int(max(inferred.max(), truth.max())) + 1)
+    return sum(min(int((inferred == label).sum()), int((truth == label).sum())) for label in classes)

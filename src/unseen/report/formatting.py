@@ -41,7 +41,7 @@ def method_name(method: object) -> str:
     return METHOD_NAMES.get(str(method), str(method))
 
 
-def is_share(metric: str) -> bool:
+def is_fraction(metric: str) -> bool:
     """Whether the metric is a share of one, to be shown in percent."""
     return metric.endswith("accuracy")
 
@@ -61,21 +61,21 @@ def is_matrix(value: object) -> TypeGuard[list[list[Any]]]:
     )
 
 
-def number(value: object, metric: str = "") -> str:
+def format_value(value: object, metric: str = "") -> str:
     """A metric's value: percent with one decimal for accuracies, four significant digits for all else."""
     if not is_number(value):
         return NOTHING
-    if is_share(metric):
+    if is_fraction(metric):
         return f"{100 * value:.1f}{SPACE}%"
-    return count(round(value)) if 1e4 <= abs(value) < 1e9 else f"{value:#.4g}".removesuffix(".")
+    return format_count(round(value)) if 1e4 <= abs(value) < 1e9 else f"{value:#.4g}".removesuffix(".")
 
 
-def count(value: object) -> str:
+def format_count(value: object) -> str:
     """A whole number with thin groups of three digits."""
     return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else NOTHING
 
 
-def duration(seconds: object) -> str:
+def format_duration(seconds: object) -> str:
     """A time span in its two largest units."""
     if not is_number(seconds):
         return NOTHING
@@ -87,7 +87,7 @@ def duration(seconds: object) -> str:
     return f"{minutes // 60}{SPACE}h {minutes % 60:02d}{SPACE}min"
 
 
-def clock(seconds: object) -> str:
+def format_clock(seconds: object) -> str:
     """A time span as minutes:seconds or hours:minutes:seconds, for narrow tables."""
     if not is_number(seconds):
         return NOTHING
@@ -96,7 +96,7 @@ def clock(seconds: object) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def size(amount: object) -> str:
+def format_bytes(amount: object) -> str:
     """A number of bytes in decimal units."""
     if not is_number(amount):
         return NOTHING
@@ -108,7 +108,7 @@ def size(amount: object) -> str:
     return f"{value:.3g}{SPACE}TB" if value < 999.5 else f"{value:.0f}{SPACE}TB"
 
 
-def shortened(names: Sequence[str], most: int) -> dict[str, str]:
+def shorten_names(names: Sequence[str], most: int) -> dict[str, str]:
     """Each name in about `most` characters, the middle left out; all stay different, held-out marks stay."""
     short: dict[str, str] = {}
     for full in dict.fromkeys(names):
@@ -122,7 +122,7 @@ def shortened(names: Sequence[str], most: int) -> dict[str, str]:
     return short
 
 
-def listing(names: Sequence[Any], *, quote: bool = True, limit: int = 6) -> str:
+def join_names(names: Sequence[Any], *, quote: bool = True, limit: int = 6) -> str:
     """Names in a sentence: 'a', 'b' and 'c'; long lists are cut and say so."""
     shown = [f"‘{name}’" if quote else str(name) for name in names[:limit]]
     if len(names) > limit:

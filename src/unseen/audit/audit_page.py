@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from unseen.audit import words
-from unseen.audit.attack import Attacked
-from unseen.audit.audit import Audit, Audited
-from unseen.audit.judged import Picture
-from unseen.audit.sheet import as_png, shown_pictures, write_sheet
+from unseen.audit import audit_summary as words
+from unseen.audit.attack import AttackResult
+from unseen.audit.audit import Audit, ProtectionAudit
+from unseen.audit.image_grid import first_reconstructions, image_to_base64, write_image_grid
+from unseen.audit.reconstruction_score import Reconstruction
 from unseen.fileio import write_json, write_text
 from unseen.report.markup import Markup, esc, join, section, table, tag
 from unseen.report.page import assemble, page_header
@@ -24,7 +24,7 @@ def write_audit(audit: Audit, out: Path) -> Path:
     """Write page, numbers and pictures into a folder; return the page."""
     page = out / "audit.html"
     write_json(out / "audit.json", to_json(audit))
-    write_sheet(out / "audit.png", audit)
+    write_image_grid(out / "audit.png", audit)
     write_text(page, audit_page(audit))
     return page
 
@@ -51,13 +51,13 @@ def to_json(audit: Audit) -> dict[str, Any]:
             "not_tried": audit.refused,
         },
         "membership": {
-            "finding": words.membership_words(audit.membership),
+            "finding": words.membership_finding(audit.membership),
             **(audit.membership.to_json() if audit.membership else {}),
         },
     }
 
 
-def _protection_json(audited: Audited, audit: Audit) -> dict[str, Any]:
+def _protection_json(audited: ProtectionAudit, audit: Audit) -> dict[str, Any]:
     return {
         "name": audited.name,
         "settings": audited.settings,
@@ -68,7 +68,7 @@ def _protection_json(audited: Audited, audit: Audit) -> dict[str, Any]:
     }
 
 
-def _view_json(found: Attacked) -> dict[str, Any]:
+def _view_json(found: AttackResult) -> dict[str, Any]:
     return {
         "view": found.view.kind,
         "clients": list(found.view.clients),
@@ -116,8 +116,8 @@ def _warning() -> Markup:
     return tag("p", strong, words.WARNING, class_="notice", role="note")
 
 
-def _said(audited: Audited, audit: Audit) -> list[str]:
-    return words.protection_words(audited, images=audit.plan.images, in_round=audit.in_round)
+def _said(audited: ProtectionAudit, audit: Audit) -> list[str]:
+    return words.protection_findings(audited, images=audit.plan.images, in_round=audit.in_round)
 
 
 def _overview(audit: Audit) -> Markup:
@@ -127,9 +127,9 @@ def _overview(audit: Audit) -> Markup:
     rows = []
     for audited in audit.audited:
         for kind, title in KINDS.items():
-            attacks = words.of_kind(audited, kind)
+            attacks = words.attacks_of_kind(audited, kind)
             if attacks:
-                found, total, chance = words.rebuilt(attacks)
+                found, total, chance = words.count_rebuilt(attacks)
                 counted = f"{found} of {total}" + (f" (by chance {chance})" if chance else "")
                 rows.append([audited.name, title, counted, *_means(attacks)])
     names = {"random": "random pixels", "average": "an average picture"}
@@ -147,7 +147,7 @@ def _overview(audit: Audit) -> Markup:
     )
 
 
-def _means(attacks: list[Attacked]) -> list[str]:
+def _means(attacks: list[AttackResult]) -> list[str]:
     pictures = [picture for found in attacks for picture in found.pictures]
     ratio, structure = (
         sum(getattr(one, name) for one in pictures) / len(pictures) for name in ("psnr", "ssim")
@@ -156,10 +156,10 @@ def _means(attacks: list[Attacked]) -> list[str]:
     return [f"{ratio:.1f}", f"{structure:.2f}", labels]
 
 
-def _protection_section(audited: Audited, audit: Audit) -> Markup:
+def _protection_section(audited: ProtectionAudit, audit: Audit) -> Markup:
     parts: list[Markup] = [tag("p", said) for said in _said(audited, audit)]
     for kind, title in KINDS.items():
-        pictures = shown_pictures(words.of_kind(audited, kind))
+        pictures = first_reconstructions(words.attacks_of_kind(audited, kind))
         cards = [card for picture in pictures for card in _cards(picture)]
         if cards:
             parts += [tag("h3", f"From {title}"), tag("div", *cards, class_="examples")]
@@ -170,7 +170,7 @@ def _protection_section(audited: Audited, audit: Audit) -> Markup:
     return section(f"Protection: {audited.name}", *parts)
 
 
-def _cards(picture: Picture) -> list[Markup]:
+def _cards(picture: Reconstruction) -> list[Markup]:
     """The original, and what the attack made of it beside it."""
     verdict = "✗ rebuilt" if picture.recognised else "✓ not rebuilt"
     place = f"original is no. {picture.place} of {picture.candidates}"
@@ -183,7 +183,9 @@ def _cards(picture: Picture) -> list[Markup]:
 
 
 def _card(image: Any, verdict: str, answer: str, hint: str, *, frame: str) -> Markup:
-    drawn = Markup(f'<img alt="{esc(verdict)}: {esc(answer)}" src="data:image/png;base64,{as_png(image)}">')
+    drawn = Markup(
+        f'<img alt="{esc(verdict)}: {esc(answer)}" src="data:image/png;base64,{image_to_base64(image)}">'
+    )
     caption = tag(
         "figcaption",
         tag("span", verdict, class_="verdict"),
@@ -200,7 +202,7 @@ def _refused(audit: Audit) -> Markup:
 
 def _membership(audit: Audit) -> Markup:
     found = audit.membership
-    said = tag("p", words.membership_words(found) + ".")
+    said = tag("p", words.membership_finding(found) + ".")
     if found is None:
         return section("Members of the training data", said)
     named = {"AUC (guessing: 0.5)": found.auc, "advantage (guessing: 0)": found.advantage}

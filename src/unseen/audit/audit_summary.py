@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from unseen.audit.attack import Attacked
-from unseen.audit.audit import Audit, Audited
-from unseen.audit.judged import CANDIDATES, CLOSER
+from unseen.audit.attack import AttackResult
+from unseen.audit.audit import Audit, ProtectionAudit
 from unseen.audit.membership import Membership
+from unseen.audit.reconstruction_score import CANDIDATES, CLOSER
 
 WARNING = (
     "This page shows training images of the run, the originals and what the attacks made of them. Keep it "
@@ -16,7 +16,7 @@ WARNING = (
 )
 
 
-def of_kind(audited: Audited, kind: str) -> list[Attacked]:
+def attacks_of_kind(audited: ProtectionAudit, kind: str) -> list[AttackResult]:
     """The attacks of one kind."""
     return [found for found in audited.attacks if found.view.kind == kind]
 
@@ -43,7 +43,7 @@ class Count(NamedTuple):
         return f"{self.found} of {self.total}" + (f", by chance {self.chance}" if self.chance else "")
 
 
-def rebuilt(attacks: Sequence[Attacked]) -> Count:
+def count_rebuilt(attacks: Sequence[AttackResult]) -> Count:
     """Count over some attacks."""
     return Count(
         sum(attack.recognised for attack in attacks),
@@ -56,21 +56,21 @@ def headline(audit: Audit) -> str:
     """What the audit found for the run's own protection, in one sentence."""
     own = next((each for each in audit.audited if each.name == audit.config.protect), None)
     if own is None:
-        return membership_words(audit.membership)
-    count = rebuilt(of_kind(own, "message"))
+        return membership_finding(audit.membership)
+    count = count_rebuilt(attacks_of_kind(own, "message"))
     how = "without protection" if own.name == "none" else f"with {own.name}"
     if count.telling:
         each = "one image" if audit.plan.images == 1 else f"{audit.plan.images} images"
         return f"Sent {how}, as in this run, updates from {each} give them away: {count} were rebuilt"
     said = f"Sent {how}, as in this run, no client's own update gave an image away ({count.aside})"
-    merged = rebuilt(of_kind(own, "merged"))
+    merged = count_rebuilt(attacks_of_kind(own, "merged"))
     return f"{said}, but the sum of so few did ({merged.aside})" if merged.telling else said
 
 
-def protection_words(audited: Audited, *, images: int, in_round: int) -> list[str]:
+def protection_findings(audited: ProtectionAudit, *, images: int, in_round: int) -> list[str]:
     """One sentence on single messages, one on what came of the round."""
     said = []
-    messages, merged = of_kind(audited, "message"), of_kind(audited, "merged")
+    messages, merged = attacks_of_kind(audited, "message"), attacks_of_kind(audited, "merged")
     if messages:
         said.append(_message_words(messages))
     if merged:
@@ -79,8 +79,8 @@ def protection_words(audited: Audited, *, images: int, in_round: int) -> list[st
     return said
 
 
-def _message_words(attacks: Sequence[Attacked]) -> str:
-    count = rebuilt(attacks)
+def _message_words(attacks: Sequence[AttackResult]) -> str:
+    count = count_rebuilt(attacks)
     if count.telling:
         return (
             "Whoever runs the server can rebuild training images from one client's message: "
@@ -94,8 +94,8 @@ def _message_words(attacks: Sequence[Attacked]) -> str:
     )
 
 
-def _merged_words(attacks: Sequence[Attacked], many: str) -> str:
-    count = rebuilt(attacks)
+def _merged_words(attacks: Sequence[AttackResult], many: str) -> str:
+    count = count_rebuilt(attacks)
     if not count.telling:
         return f"From the merged model of the round ({many}) no image was rebuilt ({count.aside})."
     return (
@@ -104,7 +104,7 @@ def _merged_words(attacks: Sequence[Attacked], many: str) -> str:
     )
 
 
-def membership_words(membership: Membership | None) -> str:
+def membership_finding(membership: Membership | None) -> str:
     """Whether the final model tells who was trained on."""
     if membership is None:
         return "No membership test: the sources kept no sample out of training"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from unseen.privacy import sum_bytes_by_sender
+from unseen.report.formatting import format_bytes, format_count
 from unseen.report.markup import Markup, join, section, table, tag
-from unseen.report.wording import count, size
 from unseen.runs.reader import Run
 
 TITLE = "What left the clients"
@@ -55,10 +55,10 @@ def _kinds(lines: list[dict[str, Any]]) -> Markup:
         [
             line.get("kind", ""),
             line.get("protected", ""),
-            count(line.get("senders")),
-            count(line.get("messages")),
-            size(line["bytes"] / line["messages"]) if line.get("messages") else "",
-            size(line.get("bytes")),
+            format_count(line.get("senders")),
+            format_count(line.get("messages")),
+            format_bytes(line["bytes"] / line["messages"]) if line.get("messages") else "",
+            format_bytes(line.get("bytes")),
         ]
         for line in lines
     ]
@@ -72,7 +72,11 @@ def _senders(run: Run) -> Markup:
     if not found:
         return Markup("")
     rows = [
-        [sender, size(sum(kinds.values())), "; ".join(f"{kind} {size(part)}" for kind, part in kinds.items())]
+        [
+            sender,
+            format_bytes(sum(kinds.values())),
+            "; ".join(f"{kind} {format_bytes(part)}" for kind, part in kinds.items()),
+        ]
         for sender, kinds in list(found.items())[:SENDERS_SHOWN]
     ]
     left_out = len(found) - len(rows)
