@@ -243,11 +243,11 @@ def print_recipe(recipe: Recipe, grid: Grid, *, budget: str, root: Path | None, 
 
 def _work(grid: Grid) -> dict[str, tuple[int, int]]:
     """Label -> how many jobs, and how many samples one trains on, the mean over held-out domains."""
-    from unseen.bench.papers.readiness import samples_of
+    from unseen.bench.papers.readiness import planned_samples
 
     jobs = len(grid.hold_out) * len(grid.seeds)
     return {
-        label: (jobs, sum(samples_of(grid, label, domain) for domain in grid.hold_out) // len(grid.hold_out))
+        label: (jobs, sum(planned_samples(grid, label, domain) for domain in grid.hold_out) // len(grid.hold_out))
         for label in grid.methods
     }
 

@@ -143,6 +143,15 @@ class Method(ABC, Generic[S]):
         """In which order the model of a serial method visits a round's clients; by default the given one."""
         return clients
 
+    def training_schedule(
+        self, *, rounds: int, local_epochs: int, batches_per_epoch: int | None
+    ) -> list[tuple[int, int | None]]:
+        """Return (epochs, batches per epoch) of every phase of a client's training over a whole run.
+
+        Estimates of a run's length use it; override it where rounds differ in length. None = all batches.
+        """
+        return [(rounds * local_epochs, batches_per_epoch)]
+
     def client(self, work: ClientWork) -> Update:
         """Do one client's work of a round; by default plain training on the task's loss."""
         work.fit(lambda batch: work.task_loss(work.module(batch.inputs), batch.targets))

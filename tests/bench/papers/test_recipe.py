@@ -16,8 +16,8 @@ from unseen.bench.papers.readiness import (
     SAMPLES,
     Readiness,
     check_readiness,
+    planned_samples,
     pretrained,
-    samples_of,
     with_weights,
     without_domains,
 )
@@ -98,7 +98,7 @@ def test_a_recipe_resolves_to_valid_runs(name, budget):
             assert job.config.validate_on == SOURCES[recipe.data].validate_on != ()
         else:
             assert job.held_out in domains and set(job.config.sources) <= set(domains)
-        assert samples_of(grid, job.label, job.held_out) > 0
+        assert planned_samples(grid, job.label, job.held_out) > 0
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -107,7 +107,7 @@ def test_budgets_grow(name):
     work = {}
     for budget in BUDGETS:
         grid = recipe.grid(budget)
-        work[budget] = sum(samples_of(grid, job.label, job.held_out) for job in jobs(grid))
+        work[budget] = sum(planned_samples(grid, job.label, job.held_out) for job in jobs(grid))
     assert work["smoke"] < work["small"] < work["paper"]
     assert work["smoke"] < 60_000
     smoke = recipe.grid("smoke")
@@ -208,14 +208,16 @@ def test_pretrained_weights_are_found_or_asked_for(tmp_path):
 
 def test_estimates_count_what_clients_train_on():
     grid = load_recipe("csac-table3").grid("paper")
-    assert samples_of(grid, "fedavg", "0") == samples_of(grid, "deepall", "0") == 41 * 5 * 20 * 64 * 5
-    assert samples_of(grid, "csac", "0") == (30 * 60 + 40 * 5 * 20) * 64 * 5
+    assert (
+        planned_samples(grid, "fedavg", "0") == planned_samples(grid, "deepall", "0") == 41 * 5 * 20 * 64 * 5
+    )
+    assert planned_samples(grid, "csac", "0") == (30 * 60 + 40 * 5 * 20) * 64 * 5
     passes = replace(grid, common={**grid.common, "batches_per_epoch": None})
-    assert samples_of(passes, "fedavg", "0") == 41 * 5 * 5 * 900
+    assert planned_samples(passes, "fedavg", "0") == 41 * 5 * 5 * 900
     few = load_recipe("csac-figure5").grid("small")
-    assert samples_of(few, "fedavg, 2 sources", "RealWorld") == 5 * 1 * 10 * 32 * 2
+    assert planned_samples(few, "fedavg, 2 sources", "RealWorld") == 5 * 1 * 10 * 32 * 2
     digits = load_recipe("mdfl-table2").grid("small")
-    assert samples_of(digits, "lenet-1", "usps") == 5 * 9 * 5 * 64
+    assert planned_samples(digits, "lenet-1", "usps") == 5 * 9 * 5 * 64
     half = load_recipe("ppdg-table2").grid("paper")
-    assert samples_of(half, "fedavg", RELEASED) * 2 == samples_of(half, "deepall", RELEASED)
+    assert planned_samples(half, "fedavg", RELEASED) * 2 == planned_samples(half, "deepall", RELEASED)
     assert set(SAMPLES) >= {load_recipe(name).data for name in RECIPES}

@@ -1,4 +1,4 @@
-"""Whether a recipe can be run here: its data and the pretrained weights that its networks start from."""
+"""What a recipe needs to run here: its data, pretrained weights, and about how many training samples."""
 
 from __future__ import annotations
 
@@ -12,16 +12,33 @@ from unseen.bench.bench_job import RELEASED
 from unseen.bench.grid import Grid
 from unseen.data import list_sources
 from unseen.errors import UnseenError
+from unseen.methods import make_method
 from unseen.models.pretrained import IMAGENET, find_weights, weights_place
 
 NO_WEIGHTS = "none"
+SAMPLES: dict[str, dict[str, int]] = {
+    "rotated-mnist": dict.fromkeys(("0", "15", "30", "45", "60", "75"), 1000),
+    "rotated-mnist-disjoint": dict.fromkeys(("0", "15", "30", "45", "60", "75"), 11667),
+    "digits": {"mnist": 70000, "mnistm": 68002, "usps": 9298, "svhn": 99289, "syn": 500000},
+    "digits-dg": dict.fromkeys(("mnist", "mnist_m", "svhn", "syn"), 6000),
+    "pacs": {"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929},
+    "vlcs": {"Caltech101": 1415, "LabelMe": 2656, "SUN09": 3282, "VOC2007": 3376},
+    "office-home": {"Art": 2427, "Clipart": 4365, "Product": 4439, "RealWorld": 4357},
+    "office-caltech-home": {"Amazon": 780, "Caltech": 850, "Webcam": 230}
+    | {"Art": 400, "Clipart": 600, "Product": 700, "RealWorld": 600},
+    "camelyon17": {"hospital_0": 59436, "hospital_3": 129838, "hospital_4": 146722},
+    "povertymap": {f"domain {number}": 454 for number in range(26)},
+    "fmow": {str(year): 9061 for year in range(2002, 2013)},
+    "terra-incognita": {"location_100": 4741, "location_38": 9736, "location_43": 3970, "location_46": 5883},
+}
+"""Samples per domain of the releases (WILDS: the training part), some rounded: enough for an estimate."""
 
 
 @dataclass(frozen=True)
 class Readiness:
-    """What is missing for a recipe.
+    """What a recipe is missing.
 
-    data     what to get and where to put it; empty if at least two domains and a held-out one are there
+    data     what to download and where to put it; empty if at least two domains and a held-out one exist
     domains  domains of the recipe without files, which are left out
     weights  networks whose pretrained weights are missing
     """
@@ -37,7 +54,7 @@ class Readiness:
 
 
 def check_readiness(grid: Grid, root: Path | None) -> Readiness:
-    """Look below the data root; nothing is read."""
+    """Look for a recipe's files below the data root, without reading them."""
     name = str(grid.common["data"])
     source = dict(list_sources()).get(name)
     if source is None:
@@ -57,13 +74,13 @@ def check_readiness(grid: Grid, root: Path | None) -> Readiness:
 
 
 def pretrained(grid: Grid) -> list[str]:
-    """The networks that start from ImageNet weights."""
+    """List the networks that start from ImageNet weights."""
     options = [{**grid.common, **given} for given in grid.methods.values()]
     return list(dict.fromkeys(str(given["model"]) for given in options if given.get("weights") == IMAGENET))
 
 
 def with_weights(grid: Grid, root: Path | None, *, from_scratch: bool = False) -> Grid:
-    """Put files in the place of `imagenet`, or nothing at all with `from_scratch`."""
+    """Replace the weights `imagenet` by their files, or by random ones with `from_scratch`."""
 
     def resolved(options: Mapping[str, Any], model: str) -> dict[str, Any]:
         wanted = options.get("weights")
@@ -90,58 +107,38 @@ def with_weights(grid: Grid, root: Path | None, *, from_scratch: bool = False) -
 
 
 def without_domains(grid: Grid, absent: tuple[str, ...]) -> Grid:
-    """Leave out domains that have no files, as held-out ones and as sources."""
+    """Leave out domains that have no files, both as held-out domains and as sources."""
     if not absent:
         return grid
     common = dict(grid.common)
     if "sources" in common:
         common["sources"] = [name for name in common["sources"] if name not in absent]
     hold_out = tuple(name for name in grid.hold_out if name not in absent)
-    told = f"{grid.note.strip()}\n\nLeft out for want of files: {', '.join(absent)}."
-    return replace(grid, common=common, hold_out=hold_out, note=told)
+    note = f"{grid.note.strip()}\n\nLeft out for want of files: {', '.join(absent)}."
+    return replace(grid, common=common, hold_out=hold_out, note=note)
 
 
-SAMPLES: dict[str, dict[str, int]] = {
-    "rotated-mnist": dict.fromkeys(("0", "15", "30", "45", "60", "75"), 1000),
-    "rotated-mnist-disjoint": dict.fromkeys(("0", "15", "30", "45", "60", "75"), 11667),
-    "digits": {"mnist": 70000, "mnistm": 68002, "usps": 9298, "svhn": 99289, "syn": 500000},
-    "digits-dg": dict.fromkeys(("mnist", "mnist_m", "svhn", "syn"), 6000),
-    "pacs": {"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929},
-    "vlcs": {"Caltech101": 1415, "LabelMe": 2656, "SUN09": 3282, "VOC2007": 3376},
-    "office-home": {"Art": 2427, "Clipart": 4365, "Product": 4439, "RealWorld": 4357},
-    "office-caltech-home": {"Amazon": 780, "Caltech": 850, "Webcam": 230}
-    | {"Art": 400, "Clipart": 600, "Product": 700, "RealWorld": 600},
-    "camelyon17": {"hospital_0": 59436, "hospital_3": 129838, "hospital_4": 146722},
-    "povertymap": {f"domain {number}": 454 for number in range(26)},
-    "fmow": {str(year): 9061 for year in range(2002, 2013)},
-    "terra-incognita": {"location_100": 4741, "location_38": 9736, "location_43": 3970, "location_46": 5883},
-}
-"""Samples of each domain in the releases (WILDS: those that train), some rounded: enough for an estimate."""
-
-
-def samples_of(grid: Grid, label: str, held_out: str) -> int:
-    """About how many samples the clients of one job train on, all rounds together; 0 if that is not known."""
+def planned_samples(grid: Grid, label: str, held_out: str) -> int:
+    """Estimate how many samples the clients of one job train on over all rounds; 0 if that is not known."""
     options: dict[str, Any] = {**grid.common, **grid.methods[label]}
     sizes = SAMPLES.get(str(options["data"]), {})
     wanted = options.get("sources") or tuple(sizes)
     sources = [sizes[name] for name in wanted if name != held_out and name in sizes]
     parts = options.get("clients_per_domain", 1)
-    share = 1 - options.get("validation", 0.1) - options.get("test", 0.1)
-    settings = options.get("settings", {})
-    rounds, epochs = options["rounds"], options.get("local_epochs", 1)
-    limit, batch = options.get("batches_per_epoch"), options.get("batch_size", 32)
-    working = options.get("fraction", 1.0)
+    training = 1 - options.get("validation", 0.1) - options.get("test", 0.1)
+    batch_size = options.get("batch_size", 32)
+    method = make_method(options.get("method", label), options.get("settings"))
+    pooled = method.topology == "pooled"
 
     def epoch(batches: int | None) -> int:
-        whole = [ceil(size * share / parts) for size in sources]
-        return int(parts * sum(size if batches is None else batches * batch for size in whole))
+        if batches is None:
+            return int(parts * sum(ceil(size * training / parts) for size in sources))
+        return int(batches * batch_size * (1 if pooled else parts * len(sources)))
 
-    method = options.get("method", label)
-    if method == "csac":
-        first = settings.get("acquisition_batches_per_epoch", limit)
-        return int(
-            settings.get("acquisition_epochs", 30) * epoch(first) + (rounds - 1) * epochs * epoch(limit)
-        )
-    if method == "deepall" and limit is not None:
-        return int(rounds * epochs * limit * batch)
-    return int(rounds * epochs * epoch(limit) * (1.0 if method == "deepall" else working))
+    phases = method.training_schedule(
+        rounds=options["rounds"],
+        local_epochs=options.get("local_epochs", 1),
+        batches_per_epoch=options.get("batches_per_epoch"),
+    )
+    participating = 1.0 if pooled else options.get("fraction", 1.0)
+    return int(sum(epochs * epoch(batches) for epochs, batches in phases) * participating)

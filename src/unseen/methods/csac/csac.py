@@ -48,6 +48,17 @@ class CSAC(Method[CSACSettings]):
     needs_individual_updates = True
     beyond_losses = "its loss compares the features of a batch as a set"
 
+    def training_schedule(
+        self, *, rounds: int, local_epochs: int, batches_per_epoch: int | None
+    ) -> list[tuple[int, int | None]]:
+        """Count the acquisition of the first round and the calibration of all others."""
+        settings = self.settings
+        acquisition = settings.acquisition_batches_per_epoch or batches_per_epoch
+        return [
+            (settings.acquisition_epochs, acquisition),
+            ((rounds - 1) * local_epochs, batches_per_epoch),
+        ]
+
     def client(self, work: ClientWork) -> Update:
         """Acquire in the client's first round, calibrate in all others."""
         return self._calibrate(work) if LOCAL_MODEL in work.state else self._acquire(work)
