@@ -247,7 +247,10 @@ def _work(grid: Grid) -> dict[str, tuple[int, int]]:
 
     jobs = len(grid.hold_out) * len(grid.seeds)
     return {
-        label: (jobs, sum(planned_samples(grid, label, domain) for domain in grid.hold_out) // len(grid.hold_out))
+        label: (
+            jobs,
+            sum(planned_samples(grid, label, domain) for domain in grid.hold_out) // len(grid.hold_out),
+        )
         for label in grid.methods
     }
 
