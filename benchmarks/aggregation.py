@@ -36,7 +36,7 @@ from unseen.aggregation import (
     weighted_mean,
 )
 from unseen.aggregation import gradient_surgery as gram
-from unseen.models import Kind, Layout, ModelFacts, build_model
+from unseen.models import InputSpec, Kind, Layout, build_model
 
 SPREAD = 1e-4
 """How much clients differ, as a part of their weights: where cancellation would show."""
@@ -209,7 +209,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    network = build_model(options.model, ModelFacts((3, 64, 64), 7), seed=0)
+    network = build_model(options.model, InputSpec((3, 64, 64), 7), seed=0)
     layout = Layout.of(network)
     weights = torch.cat([value.detach().flatten().float() for value in network.parameters()])
     weights = torch.cat([weights, torch.ones(layout.size - len(weights))])

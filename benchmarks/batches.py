@@ -27,8 +27,8 @@ def ours() -> None:
 
     torch.set_num_threads(1)
     from unseen.data import DataRequest, Samples, load_data
-    from unseen.data.transforms import Normalise
-    from unseen.models import FlatState, ModelFacts, build_model
+    from unseen.data.transforms import Normalize
+    from unseen.models import FlatState, InputSpec, build_model
     from unseen.training import Preprocessor, batch_positions
     from unseen.training.optimizers import FlatSGD
 
@@ -36,12 +36,12 @@ def ours() -> None:
     samples = Samples(data, data.indices("photo"))
     generator = torch.Generator().manual_seed(0)
     positions = batch_positions(len(samples), BATCH, generator=generator)
-    plain = Preprocessor(Normalise(mean=(0.5,), std=(0.5,)), "standard")
+    plain = Preprocessor(Normalize(mean=(0.5,), std=(0.5,)), "standard")
     plain(samples.gather(next(positions)), generator)
     first_batch = time.perf_counter() - started
 
-    network = build_model("resnet18", ModelFacts(data.input_shape, data.outputs), seed=0)
-    prepare = Preprocessor(Normalise(mean=network.pixel_mean, std=network.pixel_std), "standard")
+    network = build_model("resnet18", InputSpec(data.input_shape, data.outputs), seed=0)
+    prepare = Preprocessor(Normalize(mean=network.pixel_mean, std=network.pixel_std), "standard")
     flat = FlatState(network)
     optimiser = FlatSGD(flat.parameters, flat.gradient, lr=0.01, momentum=0.9)
     preparing, training = [], []

@@ -13,11 +13,11 @@ import torch
 
 from unseen.callbacks.base import Callback
 from unseen.data import DataSet
-from unseen.data.transforms import Normalise
+from unseen.data.transforms import Normalize
 from unseen.engine import Experiment, Schedule, SerialEngine, ServerLoop
-from unseen.federation import PartitionPlan, SplitFractions, make_federation
+from unseen.federation import PartitionConfig, SplitFractions, make_federation
 from unseen.methods import make_method
-from unseen.models import ModelFacts, build_model
+from unseen.models import InputSpec, build_model
 from unseen.runs.checkpoint import Checkpoint
 from unseen.runs.client_state import StateStore
 from unseen.runs.folder import RunFolder
@@ -79,7 +79,7 @@ def tiny_experiment(
     model: str = "mnist-cnn",
     seed: int = 0,
     plan: LocalTrainingConfig | None = None,
-    partition: PartitionPlan | None = None,
+    partition: PartitionConfig | None = None,
 ) -> Experiment:
     """An experiment on tiny data with the domain `held` held out."""
     data = data or tiny_data()
@@ -87,20 +87,20 @@ def tiny_experiment(
     federation = make_federation(
         data,
         held_out=("held",),
-        plan=partition or PartitionPlan(),
+        plan=partition or PartitionConfig(),
         fractions=SplitFractions(validation=0.25, test=0.125),
         seed=seed,
     )
     if chosen.topology == "pooled":
         federation = federation.pooled()
-    network = build_model(model, ModelFacts(data.input_shape, data.outputs), seed=seed)
+    network = build_model(model, InputSpec(data.input_shape, data.outputs), seed=seed)
     return Experiment(
         data=data,
         federation=federation,
         method=chosen,
         network=network,
         plan=plan or LocalTrainingConfig(epochs=1, batch_size=4, lr=0.05, momentum=0.5),
-        prepare=Preprocessor(Normalise(mean=network.pixel_mean, std=network.pixel_std)),
+        prepare=Preprocessor(Normalize(mean=network.pixel_mean, std=network.pixel_std)),
         seed=seed,
     )
 

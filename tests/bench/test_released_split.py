@@ -16,7 +16,7 @@ from unseen.bench.result_store import without_domain
 from unseen.bench.runner import look_at_data, run_bench
 from unseen.bench.workers import Placement
 from unseen.data import SOURCES
-from unseen.data.povertymap import DOMAINS
+from unseen.data.benchmarks.povertymap import DOMAINS
 from unseen.errors import UsageError
 
 SOURCE = SOURCES["povertymap"]

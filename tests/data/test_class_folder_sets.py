@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from unseen.data import DataRequest, DataSet, load_data
-from unseen.data.benchmarks import DIGITS_DG, OFFICE_HOME, PACS, TERRA_INCOGNITA, VLCS
-from unseen.data.office_caltech_home import COMMON_CLASSES
+from unseen.data.benchmarks.image_sets import DIGITS_DG, OFFICE_HOME, PACS, TERRA_INCOGNITA, VLCS
+from unseen.data.benchmarks.office_caltech_home import COMMON_CLASSES
 from unseen.errors import UnseenError
 
 OFFICE_31 = ("back_pack", "bike", "calculator", "headphones", "keyboard", "laptop_computer", "monitor")

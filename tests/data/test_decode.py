@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from unseen.data.decode import UnreadableImageError, decode_image, describe_image, in_parallel
+from unseen.data.images.decode import UnreadableImageError, decode_image, describe_image, map_in_threads
 
 SIDE = 8
 
@@ -173,4 +173,4 @@ def test_an_ordinary_picture_is_not_unusual(tmp_path: Path) -> None:
 
 def test_parallel_work_keeps_the_order() -> None:
     items = list(range(1300))
-    assert list(in_parallel(lambda item: item * 2, items)) == [item * 2 for item in items]
+    assert list(map_in_threads(lambda item: item * 2, items)) == [item * 2 for item in items]

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from unseen.data import DataRequest, load_data
-from unseen.data.folders import load_folder
+from unseen.data.images.folders import load_folder
 from unseen.errors import UnseenError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unseen.data.povertymap import read_landsat
+from unseen.data.benchmarks.povertymap import read_landsat
 
 
 @pytest.fixture

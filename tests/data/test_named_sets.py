@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from unseen.data import SOURCES, DataRequest, list_sources, load_data
-from unseen.data.benchmarks import PACS
-from unseen.data.pixels import resize_images, rotate_images, to_rgb
+from unseen.data.benchmarks.digits import resize_images, rotate_images, to_rgb
+from unseen.data.benchmarks.image_sets import PACS
 from unseen.errors import UnseenError
 
 PACS_DOMAINS, PACS_CLASSES = tuple(PACS.domains), tuple(PACS.classes)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unseen.data.transforms import IMAGENET, Normalise
+from unseen.data.transforms import IMAGENET, Normalize
 
 small = st.floats(-2, 2, width=32)
 positive = st.floats(0.125, 4, width=32)
@@ -19,7 +19,7 @@ def images(channels: int = 3, *, last: bool = True) -> torch.Tensor:
     return turned if last else turned.contiguous()
 
 
-def formula(inputs: torch.Tensor, normalise: Normalise) -> torch.Tensor:
+def formula(inputs: torch.Tensor, normalise: Normalize) -> torch.Tensor:
     mean, std = (
         torch.tensor(values).double().view(1, -1, 1, 1) for values in (normalise.mean, normalise.std)
     )
@@ -29,7 +29,7 @@ def formula(inputs: torch.Tensor, normalise: Normalise) -> torch.Tensor:
 @pytest.mark.parametrize("last", [True, False])
 @given(values=st.lists(st.tuples(small, positive), min_size=3, max_size=3))
 def test_one_step_and_two_steps_equal_the_formula(last: bool, values: list[tuple[float, float]]) -> None:
-    normalise = Normalise(mean=tuple(mean for mean, _ in values), std=tuple(std for _, std in values))
+    normalise = Normalize(mean=tuple(mean for mean, _ in values), std=tuple(std for _, std in values))
     inputs = images(last=last)
     expected = formula(inputs, normalise)
     for result in (normalise(inputs), normalise.finish(normalise.scale(inputs))):
@@ -40,7 +40,7 @@ def test_one_step_and_two_steps_equal_the_formula(last: bool, values: list[tuple
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
 def test_one_value_serves_all_channels(channels: int) -> None:
-    normalise = Normalise(mean=(0.5,), std=(0.25,))
+    normalise = Normalize(mean=(0.5,), std=(0.25,))
     inputs = images(channels)
     torch.testing.assert_close(normalise(inputs).double(), formula(inputs, normalise), atol=1e-5, rtol=0)
 
@@ -75,29 +75,29 @@ def test_float_images_are_not_normalised_by_accident() -> None:
 
 def test_values_that_cannot_be_right_are_refused() -> None:
     with pytest.raises(ValueError, match="as many"):
-        Normalise(mean=(0.5, 0.5), std=(1.0,))
+        Normalize(mean=(0.5, 0.5), std=(1.0,))
     with pytest.raises(ValueError, match="above 0"):
-        Normalise(mean=(0.5,), std=(0.0,))
+        Normalize(mean=(0.5,), std=(0.0,))
     with pytest.raises(ValueError, match="2 channels"):
         IMAGENET(images(2))
 
 
 def test_the_plain_form_comes_back() -> None:
-    assert Normalise.from_dict(IMAGENET.to_dict()) == IMAGENET
+    assert Normalize.from_dict(IMAGENET.to_dict()) == IMAGENET
 
 
 @given(values=st.lists(st.tuples(small, positive), min_size=3, max_size=3))
 def test_undoing_gives_the_scaled_image_back(values: list[tuple[float, float]]) -> None:
-    normalise = Normalise(mean=tuple(mean for mean, _ in values), std=tuple(std for _, std in values))
+    normalise = Normalize(mean=tuple(mean for mean, _ in values), std=tuple(std for _, std in values))
     scaled = normalise.scale(images())
     torch.testing.assert_close(normalise.undo(normalise.finish(scaled)), scaled, atol=1e-5, rtol=1e-5)
-    grey = Normalise(mean=(0.3,), std=(0.2,))
+    grey = Normalize(mean=(0.3,), std=(0.2,))
     torch.testing.assert_close(grey.undo(grey.finish(scaled)), scaled)
 
 
 def test_measured_values_pass_only_where_nothing_would_change_them() -> None:
     values = torch.randn(2, 8, 3, 3, generator=torch.Generator().manual_seed(0))
-    assert Normalise()(values) is values
-    assert Normalise().finish(values) is values
+    assert Normalize()(values) is values
+    assert Normalize().finish(values) is values
     with pytest.raises(ValueError, match="expected uint8 images"):
-        Normalise(mean=(0.5,))(values)
+        Normalize(mean=(0.5,))(values)

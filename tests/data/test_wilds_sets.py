@@ -15,7 +15,12 @@ from PIL import Image
 from unseen import train
 from unseen.config import RunConfig
 from unseen.data import SOURCES, DataRequest, DataSet, list_sources, load_data
-from unseen.data.povertymap import DOMAINS, TEST_COUNTRIES, TRAINING_COUNTRIES, VALIDATION_COUNTRIES
+from unseen.data.benchmarks.povertymap import (
+    DOMAINS,
+    TEST_COUNTRIES,
+    TRAINING_COUNTRIES,
+    VALIDATION_COUNTRIES,
+)
 from unseen.errors import UnseenError, UsageError
 from unseen.runs.folder import default_folder
 from unseen.serving import export_model, load_model

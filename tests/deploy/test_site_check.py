@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from unseen.cli.main import app
 from unseen.data import DataRequest
-from unseen.data.check import check_site
+from unseen.data.validate import check_site
 from unseen.deploy.invitation import Invitation
 from unseen.deploy.tls import make_certificates
 from unseen.errors import UnseenError, UsageError

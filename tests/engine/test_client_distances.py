@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unseen.federation import PartitionPlan
+from unseen.federation import PartitionConfig
 from unseen.training import LocalTrainingConfig
 
 PLAN = LocalTrainingConfig(epochs=1, batch_size=4, lr=0.05, momentum=0.5)
@@ -25,7 +25,7 @@ def test_one_client_a_domain_has_distances_between_domains_only(make_experiment,
 
 
 def test_several_clients_a_domain_have_both(make_experiment, go):
-    experiment = make_experiment(plan=PLAN, partition=PartitionPlan(clients_per_domain=2))
+    experiment = make_experiment(plan=PLAN, partition=PartitionConfig(clients_per_domain=2))
     found = rounds_of(go(experiment, rounds=1)[1])[1]["distances"]
     assert len(found["layers"]) == len(found["same_domain"]) == len(found["other_domain"]) > 2
     assert all(value > 0 for value in found["same_domain"])

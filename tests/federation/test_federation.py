@@ -5,11 +5,11 @@ from unseen.data import DataSet
 from unseen.errors import UnseenError, UsageError
 from unseen.federation import (
     Federation,
-    PartitionPlan,
+    PartitionConfig,
     Split,
     SplitFractions,
     make_federation,
-    participants,
+    sample_clients,
 )
 
 
@@ -28,7 +28,7 @@ def data_of(domains: dict[str, list[int]], classes: tuple[str, ...] = ("cat", "d
 
 
 def federate(data: DataSet, *held_out: str, clients: int = 1, seed: int = 0) -> Federation:
-    plan = PartitionPlan("iid" if clients > 1 else "domain", clients_per_domain=clients)
+    plan = PartitionConfig("iid" if clients > 1 else "domain", clients_per_domain=clients)
     return make_federation(data, held_out=held_out, plan=plan, fractions=SplitFractions(), seed=seed)
 
 
@@ -115,17 +115,17 @@ def test_a_hundred_thousand_clients_stay_small():
 
 def test_full_participation_is_everybody_and_a_fraction_is_rounded_up(data):
     federation = federate(data, clients=10)
-    assert participants(federation, fraction=1.0, round=0, seed=0).tolist() == list(range(30))
-    assert len(participants(federation, fraction=0.1, round=0, seed=0)) == 3
-    assert len(participants(federation, fraction=0.11, round=0, seed=0)) == 4
-    assert len(participants(federation, fraction=1e-12, round=0, seed=0)) == 1
+    assert sample_clients(federation, fraction=1.0, round=0, seed=0).tolist() == list(range(30))
+    assert len(sample_clients(federation, fraction=0.1, round=0, seed=0)) == 3
+    assert len(sample_clients(federation, fraction=0.11, round=0, seed=0)) == 4
+    assert len(sample_clients(federation, fraction=1e-12, round=0, seed=0)) == 1
 
 
 def test_participants_are_sorted_distinct_and_a_function_of_seed_and_round(data):
     federation = federate(data, clients=10)
 
     def draw(round: int, seed: int) -> list[int]:
-        return participants(federation, fraction=0.5, round=round, seed=seed).tolist()
+        return sample_clients(federation, fraction=0.5, round=round, seed=seed).tolist()
 
     assert draw(3, 7) == sorted(set(draw(3, 7))) == draw(3, 7)
     assert draw(3, 7) != draw(4, 7)
@@ -138,19 +138,19 @@ def test_participants_are_sorted_distinct_and_a_function_of_seed_and_round(data)
 @pytest.mark.parametrize("fraction", [0.0, -0.5, 1.5, float("nan")])
 def test_impossible_fractions_of_clients_are_refused(data, fraction):
     with pytest.raises(UsageError, match="fraction of clients"):
-        participants(federate(data), fraction=fraction, round=0, seed=0)
+        sample_clients(federate(data), fraction=fraction, round=0, seed=0)
 
 
 def test_domains_that_are_not_asked_for_take_no_part(data):
     some = make_federation(
-        data, held_out=("a",), plan=PartitionPlan(), fractions=SplitFractions(), seed=0, among=("c", "a")
+        data, held_out=("a",), plan=PartitionConfig(), fractions=SplitFractions(), seed=0, among=("c", "a")
     )
     whole = federate(data, "a")
     assert some.sources == some.names == ("c",) and some.pooled().sources == ("c",)
     assert np.array_equal(some[0].train, whole[whole.position("c")].train)
     with pytest.raises(UsageError, match="unknown source domain"):
         make_federation(
-            data, held_out=("a",), plan=PartitionPlan(), fractions=SplitFractions(), seed=0, among=("d",)
+            data, held_out=("a",), plan=PartitionConfig(), fractions=SplitFractions(), seed=0, among=("d",)
         )
     with pytest.raises(UsageError, match="all source domains asked for are held out"):
         data.require_hold_out(("a",), ("a",))

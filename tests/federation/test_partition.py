@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from unseen.data import DataSet
 from unseen.errors import UsageError
-from unseen.federation import PARTITIONS, PartitionPlan, Split, SplitFractions, make_federation
+from unseen.federation import PARTITIONS, PartitionConfig, Split, SplitFractions, make_federation
 
 
 def toy(sizes: list[int], *, classes: int = 3, task: str = "classification") -> DataSet:
@@ -28,7 +28,7 @@ def federate(data, plan=None, *, held_out=(), fractions=None, seed=0):
     return make_federation(
         data,
         held_out=held_out,
-        plan=plan or PartitionPlan(),
+        plan=plan or PartitionConfig(),
         fractions=fractions or SplitFractions(),
         seed=seed,
     )
@@ -39,7 +39,7 @@ def everything(client):
 
 
 plans = st.builds(
-    PartitionPlan,
+    PartitionConfig,
     kind=st.sampled_from(PARTITIONS),
     clients_per_domain=st.integers(1, 6),
     alpha=st.floats(1e-6, 100),
@@ -71,7 +71,7 @@ def test_the_split_does_not_depend_on_the_partition_or_the_held_out_domain(plan,
 
 @pytest.mark.parametrize("kind", PARTITIONS)
 def test_a_partition_is_a_function_of_its_seed(kind):
-    data, plan = toy([60, 60]), PartitionPlan(kind, clients_per_domain=3, heterogeneity=0.5)
+    data, plan = toy([60, 60]), PartitionConfig(kind, clients_per_domain=3, heterogeneity=0.5)
     first, again, other = (federate(data, plan, seed=seed) for seed in (1, 1, 2))
     assert [everything(client).tolist() for client in first] == [
         everything(client).tolist() for client in again
@@ -89,7 +89,7 @@ def test_one_client_a_domain_is_named_like_it():
 
 @pytest.mark.parametrize("kind", ["domain", "iid"])
 def test_even_partition_differs_by_one_sample_at_most(kind):
-    federation = federate(toy([53, 47]), PartitionPlan(kind, clients_per_domain=4))
+    federation = federate(toy([53, 47]), PartitionConfig(kind, clients_per_domain=4))
     assert federation.names == ("a-1", "a-2", "a-3", "a-4", "b-1", "b-2", "b-3", "b-4")
     for quarter in (slice(0, 4), slice(4, 8)):
         clients = [federation[k] for k in range(8)[quarter]]
@@ -109,7 +109,7 @@ def skew(federation, data) -> float:
 def test_small_alpha_skews_labels_more_than_a_large_one():
     data = toy([600, 600])
     few, medium, many = (
-        skew(federate(data, PartitionPlan("dirichlet", clients_per_domain=6, alpha=alpha)), data)
+        skew(federate(data, PartitionConfig("dirichlet", clients_per_domain=6, alpha=alpha)), data)
         for alpha in (0.05, 1.0, 1000.0)
     )
     assert few > medium + 0.1 > many + 0.2
@@ -118,7 +118,7 @@ def test_small_alpha_skews_labels_more_than_a_large_one():
 
 def test_dirichlet_keeps_a_clients_skew_in_all_its_splits():
     data = toy([3000])
-    plan = PartitionPlan("dirichlet", clients_per_domain=3, alpha=0.5)
+    plan = PartitionConfig("dirichlet", clients_per_domain=3, alpha=0.5)
     for client in federate(data, plan, fractions=SplitFractions(0.3, 0.3)):
         train, test = (
             np.bincount(data.targets[rows], minlength=3) / len(rows) for rows in (client.train, client.test)
@@ -128,26 +128,26 @@ def test_dirichlet_keeps_a_clients_skew_in_all_its_splits():
 
 def test_dirichlet_gives_every_client_two_training_samples_if_there_are_so_many():
     data = toy([100])
-    federation = federate(data, PartitionPlan("dirichlet", clients_per_domain=40, alpha=0.01))
+    federation = federate(data, PartitionConfig("dirichlet", clients_per_domain=40, alpha=0.01))
     assert federation.train_sizes.min() == 2
     assert federation.train_sizes.sum() == 80
 
 
 def test_mixed_with_full_heterogeneity_gives_each_client_one_domain():
-    federation = federate(toy([40, 60]), PartitionPlan("mixed", clients_per_domain=2, heterogeneity=1))
+    federation = federate(toy([40, 60]), PartitionConfig("mixed", clients_per_domain=2, heterogeneity=1))
     assert federation.names == ("client-1", "client-2", "client-3", "client-4")
     assert [client.domains for client in federation] == [("a",), ("a",), ("b",), ("b",)]
 
 
 def test_mixed_without_heterogeneity_gives_every_client_the_same_mix():
     data = toy([200, 400])
-    for client in federate(data, PartitionPlan("mixed", clients_per_domain=2, heterogeneity=0)):
+    for client in federate(data, PartitionConfig("mixed", clients_per_domain=2, heterogeneity=0)):
         assert np.bincount(data.domain_of[client.train]).tolist() == [40, 80]
 
 
 def test_mixed_shares_follow_the_formula():
     data = toy([1000, 1000])
-    plan = PartitionPlan("mixed", clients_per_domain=2, heterogeneity=0.6)
+    plan = PartitionConfig("mixed", clients_per_domain=2, heterogeneity=0.6)
     federation = federate(data, plan, fractions=SplitFractions(0, 0))
     assert np.bincount(data.domain_of[federation[0].train]).tolist() == [400, 100]
     assert np.bincount(data.domain_of[federation[3].train]).tolist() == [100, 400]
@@ -155,12 +155,12 @@ def test_mixed_shares_follow_the_formula():
 
 def test_too_many_clients_are_refused_with_the_possible_number():
     with pytest.raises(UsageError, match=r"'b' has 8 training samples for 9 clients; at most 8 clients"):
-        federate(toy([50, 10]), PartitionPlan("iid", clients_per_domain=9))
+        federate(toy([50, 10]), PartitionConfig("iid", clients_per_domain=9))
 
 
 def test_dirichlet_has_no_meaning_for_regression():
     with pytest.raises(UsageError, match="regression"):
-        federate(toy([50, 50], task="regression"), PartitionPlan("dirichlet", clients_per_domain=2))
+        federate(toy([50, 50], task="regression"), PartitionConfig("dirichlet", clients_per_domain=2))
 
 
 @pytest.mark.parametrize(
@@ -175,4 +175,4 @@ def test_dirichlet_has_no_meaning_for_regression():
 )
 def test_impossible_plans_are_refused(settings, message):
     with pytest.raises(UsageError, match=message):
-        PartitionPlan(**settings)
+        PartitionConfig(**settings)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from unseen.data import DataSet
 from unseen.errors import UsageError
 from unseen.federation import Split, SplitFractions, split_domain
-from unseen.federation.apportion import apportion
+from unseen.federation.split import apportion
 
 
 def one_domain(class_sizes: list[int], *, task: str = "classification") -> DataSet:

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 import torch
 
-from unseen.federation import PartitionPlan
+from unseen.federation import PartitionConfig
 from unseen.methods import METHODS, describe_settings, make_method
 from unseen.training import LocalTrainingConfig
 
@@ -51,7 +51,7 @@ def test_a_client_with_a_missing_class(method, make_experiment, make_tiny_data, 
 
 
 def test_several_clients_a_domain(method, make_experiment, go):
-    partition = PartitionPlan(kind="iid", clients_per_domain=2)
+    partition = PartitionConfig(kind="iid", clients_per_domain=2)
     checkpoint, _ = go(make_experiment(method, partition=partition), fraction=0.5)
     assert torch.isfinite(checkpoint.weights).all()
 

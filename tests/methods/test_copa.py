@@ -14,7 +14,7 @@ from unseen.data import Samples
 from unseen.engine import SerialEngine
 from unseen.engine.experiment import RoundStart
 from unseen.errors import UsageError
-from unseen.federation import PartitionPlan
+from unseen.federation import PartitionConfig
 from unseen.methods import METHODS, make_method
 from unseen.methods.copa.copa import COUNTS
 from unseen.methods.copa.domain_heads import FrozenHeads, HeadEnsemble, ensemble_of, head_places
@@ -24,10 +24,10 @@ from unseen.seeding import torch_generator
 from unseen.training import LocalTrainingConfig, batch_positions
 
 PLAN = LocalTrainingConfig(epochs=2, batch_size=4, lr=0.02, momentum=0.5, weight_decay=0.01)
-MIXED = PartitionPlan(kind="mixed", clients_per_domain=1, heterogeneity=0.5)
+MIXED = PartitionConfig(kind="mixed", clients_per_domain=1, heterogeneity=0.5)
 PARTITIONS = {
-    "a domain each": PartitionPlan(),
-    "two a domain": PartitionPlan("iid", clients_per_domain=2),
+    "a domain each": PartitionConfig(),
+    "two a domain": PartitionConfig("iid", clients_per_domain=2),
     "mixed": MIXED,
 }
 

@@ -17,7 +17,8 @@ from unseen.cli.main import main
 from unseen.config import RunConfig
 from unseen.data import DataRequest, load_data
 from unseen.runner.run import run
-from unseen.serving import export_model, load_model, onnx_graph
+from unseen.serving import export_model, load_model
+from unseen.serving import onnx_export as onnx_graph
 
 
 @pytest.fixture(scope="module", params=["probabilities", "logits"])

@@ -7,7 +7,7 @@ import torch
 
 from unseen.engine import Workspace
 from unseen.serving import export_model, load_model
-from unseen.serving.saved import ModelCard, save_model
+from unseen.serving.saved_model import ModelCard, save_model
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from unseen.engine import RoundStart, Workspace
 from unseen.errors import UsageError
 from unseen.methods import make_method
 from unseen.methods.fedadg.fedadg_networks import draw_fixed_reference, make_discriminator
-from unseen.models import FlatState, ModelFacts, build_model
+from unseen.models import FlatState, InputSpec, build_model
 from unseen.training import LocalTrainingConfig
 
 PLAN = LocalTrainingConfig(epochs=2, batch_size=4, lr=0.05, momentum=0.5)
@@ -323,7 +323,7 @@ def test_regression_needs_alignment_without_classes(make_experiment, make_tiny_d
 
 def test_a_network_without_room_for_half_a_feature_works():
     """A feature of 1 has no smaller projection: said so, and it works without."""
-    network = build_model("mlp", ModelFacts((4,), 2), seed=0)
+    network = build_model("mlp", InputSpec((4,), 2), seed=0)
     network.head = torch.nn.Linear(1, 2)
     with pytest.raises(UsageError, match="projection=false"):
         make_method("fedadg").build(network, seed=0)

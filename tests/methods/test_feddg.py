@@ -14,7 +14,7 @@ from unseen.data import Samples
 from unseen.engine import SerialEngine
 from unseen.engine.experiment import RoundStart
 from unseen.errors import UsageError
-from unseen.federation import PartitionPlan
+from unseen.federation import PartitionConfig
 from unseen.methods import METHODS, make_method
 from unseen.methods.feddg.spectra_bank import SPECTRA, Partners, collect, whole_bank
 from unseen.models import FlatState
@@ -117,7 +117,7 @@ def literal_feddg(experiment, rounds, *, first_order):
 
 @pytest.mark.parametrize("first_order", [True, False])
 @pytest.mark.parametrize(
-    "partition", [PartitionPlan(), PartitionPlan("dirichlet", clients_per_domain=2, alpha=1)]
+    "partition", [PartitionConfig(), PartitionConfig("dirichlet", clients_per_domain=2, alpha=1)]
 )
 def test_equals_the_algorithm_written_out(first_order, partition, make_experiment, go):
     options = {"plan": PLAN, "partition": partition, "settings": {**SETTINGS, "first_order": first_order}}

@@ -16,7 +16,7 @@ from unseen.data import DataSet, Samples
 from unseen.engine import Workspace
 from unseen.engine.experiment import RoundStart
 from unseen.errors import UsageError
-from unseen.federation import PartitionPlan
+from unseen.federation import PartitionConfig
 from unseen.methods import make_method
 from unseen.methods.fedga import GAP, remaining_part
 from unseen.models import FlatState
@@ -238,7 +238,7 @@ def test_regression_compares_squared_errors(make_experiment, go):
 
 
 def test_a_client_without_validation_samples_is_told_what_to_do(make_experiment, make_tiny_data, go):
-    data, partition = make_tiny_data(per_class=2), PartitionPlan(kind="iid", clients_per_domain=3)
+    data, partition = make_tiny_data(per_class=2), PartitionConfig(kind="iid", clients_per_domain=3)
     with pytest.raises(UsageError, match="gap_on=training"):
         go(make_experiment("fedga", data=data, partition=partition))
     go(make_experiment("fedga", data=data, partition=partition, settings={"gap_on": "training"}), "other")

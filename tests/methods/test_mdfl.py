@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from unseen.data import Samples
 from unseen.errors import UsageError
-from unseen.federation import PartitionPlan
+from unseen.federation import PartitionConfig
 from unseen.methods import METHODS, make_method
 from unseen.methods.mdfl.class_statistics import (
     COUNTS,
@@ -30,7 +30,7 @@ from unseen.models import FlatState
 from unseen.seeding import torch_generator
 from unseen.training import LocalTrainingConfig, batch_positions
 
-DIRICHLET = PartitionPlan(kind="dirichlet", clients_per_domain=2, alpha=0.5)
+DIRICHLET = PartitionConfig(kind="dirichlet", clients_per_domain=2, alpha=0.5)
 PLAN = LocalTrainingConfig(epochs=1, batch_size=4, lr=0.02, momentum=0.0)
 
 
@@ -170,7 +170,7 @@ def test_every_setting_changes_the_outcome(settings, uneven_data, make_experimen
 
 
 @pytest.mark.parametrize(
-    "partition", [DIRICHLET, PartitionPlan(kind="mixed", clients_per_domain=2, heterogeneity=0.3)], ids=str
+    "partition", [DIRICHLET, PartitionConfig(kind="mixed", clients_per_domain=2, heterogeneity=0.3)], ids=str
 )
 def test_the_table_holds_the_centroids_of_the_pooled_data(partition, make_experiment, go):
     experiment = make_experiment("mdfl", partition=partition)

@@ -19,7 +19,7 @@ from literal_clients import (
 
 from unseen.engine.experiment import RoundStart, Workspace
 from unseen.errors import UsageError
-from unseen.federation import PartitionPlan
+from unseen.federation import PartitionConfig
 from unseen.methods import make_method
 from unseen.methods.scaffold import CHANGE, CONTROL
 from unseen.models import Kind
@@ -28,7 +28,7 @@ from unseen.runs.folder import RunFolder
 from unseen.training import LocalTrainingConfig
 
 PLAIN = LocalTrainingConfig(epochs=2, batch_size=4, lr=0.05, momentum=0.0)
-HALVES = PartitionPlan(kind="iid", clients_per_domain=2)
+HALVES = PartitionConfig(kind="iid", clients_per_domain=2)
 
 
 def literal_gradient(experiment, client, state):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from unseen.errors import UnseenError
-from unseen.models import FlatState, Kind, Layout, ModelFacts, build_model
+from unseen.models import FlatState, InputSpec, Kind, Layout, build_model
 
 Shape = tuple[int, ...]
 
@@ -229,7 +229,7 @@ def test_binding_to_given_storage() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)])
 def test_weights_and_activations_are_channels_last(shape: tuple[int, int, int]) -> None:
-    network = build_model("customnet", ModelFacts(shape, 4), seed=0)
+    network = build_model("customnet", InputSpec(shape, 4), seed=0)
     FlatState(network)
     seen: list[Tensor] = []
     for module in network.modules():
@@ -249,6 +249,6 @@ def test_weights_and_activations_are_channels_last(shape: tuple[int, int, int]) 
 
 
 def test_the_digest_tells_models_apart() -> None:
-    three, four = (build_model("lenet", ModelFacts((1, 28, 28), outputs), seed=0) for outputs in (3, 4))
+    three, four = (build_model("lenet", InputSpec((1, 28, 28), outputs), seed=0) for outputs in (3, 4))
     assert Layout.of(three).digest == Layout.of(copy.deepcopy(three)).digest
     assert Layout.of(three).digest != Layout.of(four).digest

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from unseen.errors import UsageError
-from unseen.models import Kind, Layout, ModelFacts, build_model
+from unseen.models import InputSpec, Kind, Layout, build_model
 
-FACTS = ModelFacts((3, 32, 32), 4)
+FACTS = InputSpec((3, 32, 32), 4)
 
 
 @pytest.mark.parametrize("model", ["resnet18", "densenet121"])

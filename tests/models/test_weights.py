@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unseen.errors import UnseenError
-from unseen.models import FlatState, ModelFacts, Network, build_model, load_weights
+from unseen.models import FlatState, InputSpec, Network, build_model, load_weights
 
 needs_zoo = pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed")
 
@@ -20,7 +20,7 @@ needs_zoo = pytest.mark.skipif(find_spec("timm") is None, reason="timm is not in
 def make(
     name: str = "mnist-cnn", shape: tuple[int, ...] = (1, 28, 28), outputs: int = 5, seed: int = 0
 ) -> Network:
-    return build_model(name, ModelFacts(shape, outputs), seed=seed)
+    return build_model(name, InputSpec(shape, outputs), seed=seed)
 
 
 def save(path: Path, tensors: dict[str, Tensor]) -> Path:
@@ -77,7 +77,7 @@ def test_a_head_that_does_not_fit_stays_fresh_and_is_reported(
 
 def test_build_model_passes_the_notes_on(tmp_path: Path) -> None:
     path = save(tmp_path / "w.safetensors", state(make(outputs=9)))
-    network = build_model("mnist-cnn", ModelFacts((1, 28, 28), 5), seed=0, weights=path)
+    network = build_model("mnist-cnn", InputSpec((1, 28, 28), 5), seed=0, weights=path)
     assert any("head starts fresh" in note for note in network.notes)
 
 
@@ -142,7 +142,7 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
 
 @needs_zoo
 def test_torchvision_names_load_with_another_head(tmp_path: Path) -> None:
-    from unseen.models.torchvision_shim import import_torchvision
+    from unseen.models.torchvision_compat import import_torchvision
 
     import_torchvision("the test")
     from torchvision.models import resnet18

@@ -8,13 +8,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from unseen.data import Batch
-from unseen.models import FlatState, ModelFacts, build_model
+from unseen.models import FlatState, InputSpec, build_model
 from unseen.training.per_sample_grads import clipped_gradient_sum, gradients_of_samples
 
-IMAGES = ModelFacts((3, 16, 16), 4)
+IMAGES = InputSpec((3, 16, 16), 4)
 
 
-def batch_for(facts: ModelFacts, count: int = 5) -> Batch:
+def batch_for(facts: InputSpec, count: int = 5) -> Batch:
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(count, *facts.input_shape, generator=generator)
     targets = torch.randint(0, facts.outputs, (count,), generator=generator)
@@ -39,7 +39,7 @@ def looped(flat: FlatState, loss, batch: Batch) -> torch.Tensor:
     "model", ["mnist-cnn", "lenet", "lenet-1", "cnn-2", "customnet", "mini-vit", "mlp", "resnet18+groupnorm"]
 )
 def test_sum_of_clipped_gradients_is_that_of_a_loop(model):
-    facts = ModelFacts((7,), 4) if model == "mlp" else IMAGES
+    facts = InputSpec((7,), 4) if model == "mlp" else IMAGES
     flat = FlatState(build_model(model, facts, seed=0))
     flat.module.eval()
     batch, loss = batch_for(facts), loss_of(flat.module)
@@ -70,7 +70,7 @@ def test_gradients_are_those_of_opacus():
 
 def test_a_loss_over_the_batch_cannot_mix_samples():
     flat = FlatState(nn.Linear(3, 2))
-    batch = batch_for(ModelFacts((3,), 2), 4)
+    batch = batch_for(InputSpec((3,), 2), 4)
 
     def contrast(batch: Batch) -> torch.Tensor:
         outputs = flat.module(batch.inputs)
@@ -83,7 +83,7 @@ def test_a_loss_over_the_batch_cannot_mix_samples():
 
 def test_samples_in_parts_empty_batches_and_gradients_that_are_not_finite(monkeypatch):
     flat = FlatState(nn.Linear(3, 2))
-    batch = batch_for(ModelFacts((3,), 2), 9)
+    batch = batch_for(InputSpec((3,), 2), 9)
     loss = loss_of(flat.module)
     clipped_gradient_sum(flat, loss, batch, bound=0.3)
     whole = flat.gradient.clone()

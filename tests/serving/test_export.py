@@ -12,10 +12,11 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from unseen.errors import UnseenError, UsageError
-from unseen.models import ModelFacts, build_model
-from unseen.serving import export, export_model, load_model, onnx_graph, predict, predict_folder
-from unseen.serving.onnx_check import example_inputs
-from unseen.serving.saved import save_model
+from unseen.models import InputSpec, build_model
+from unseen.serving import export, export_model, load_model, predict, predict_folder
+from unseen.serving import onnx_export as onnx_graph
+from unseen.serving.onnx_export import example_inputs
+from unseen.serving.saved_model import save_model
 
 
 def run_onnx(file: Path, inputs: np.ndarray) -> dict[str, np.ndarray]:
@@ -81,7 +82,7 @@ def test_the_check_uses_the_images_of_the_report(digits_run: Path, digits, tmp_p
 def test_colour_models_carry_their_normalisation(model: str, digits_run: Path, tmp_path: Path) -> None:
     if model == "resnet18" and find_spec("timm") is None:
         pytest.skip("resnet18 needs timm")
-    network = build_model(model, ModelFacts((3, 32, 32), 10), seed=3).eval()
+    network = build_model(model, InputSpec((3, 32, 32), 10), seed=3).eval()
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     card = replace(
         load_model(digits_run).card,
@@ -119,7 +120,7 @@ def test_bare_weights_have_the_names_of_the_network(digits_run: Path, tmp_path: 
     exported = export_model(digits_run, to="safetensors", out=tmp_path)
     assert exported.file == tmp_path / "model-network.safetensors"
     network = load_model(digits_run).network
-    fresh = build_model("mnist-cnn", ModelFacts((1, 16, 16), 10), seed=9)
+    fresh = build_model("mnist-cnn", InputSpec((1, 16, 16), 10), seed=9)
     fresh.load_state_dict(load_file(exported.file))
     images = torch.rand(4, 1, 16, 16)
     assert torch.equal(fresh.eval()(images), network(images))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unseen.data import DataSet, Samples
-from unseen.data.transforms import Normalise
+from unseen.data.transforms import Normalize
 from unseen.training import Preprocessor, batch_positions
 
 
@@ -51,7 +51,7 @@ def test_batches_prepared_together_are_those_prepared_one_by_one(augmentation, s
         domains=("one",),
         classes=("a", "b"),
     )
-    prepare = Preprocessor(Normalise((0.5,), (0.25,)), augmentation)
+    prepare = Preprocessor(Normalize((0.5,), (0.25,)), augmentation)
     samples = Samples(data, np.arange(count))
     positions = list(batch_positions(count, size, generator=_generator(), batches=batches))
     together = list(prepare.batches(samples, iter(positions), _generator(1), at_once=at_once))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unseen.data.transforms import Normalise
+from unseen.data.transforms import Normalize
 from unseen.models import Network
 
 Tick = Callable[[], None]
@@ -60,7 +60,7 @@ def invert(
     *,
     count: int,
     shape: tuple[int, ...],
-    normalise: Normalise,
+    normalise: Normalize,
     effort: AttackEffort,
     generator: torch.Generator,
     tick: Tick = lambda: None,
@@ -87,7 +87,7 @@ def invert(
 class _Victim:
     """The network as the attacker has it, and the gradient that it saw."""
 
-    def __init__(self, network: Network, gradient: Sequence[Tensor], normalise: Normalise) -> None:
+    def __init__(self, network: Network, gradient: Sequence[Tensor], normalise: Normalize) -> None:
         self.network = _attackable(network)
         self.normalise = normalise
         self.trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]

@@ -22,7 +22,7 @@ from unseen.data import Indices
 from unseen.engine import Experiment, RoundStart, SerialEngine
 from unseen.engine.exchange import Exchange
 from unseen.errors import UnseenError, UsageError
-from unseen.federation import Federation, Split, participants
+from unseen.federation import Federation, Split, sample_clients
 from unseen.models import Layout, Network
 from unseen.privacy import DisclosureLog, ReceivedUpdate
 from unseen.runs.client_state import StateStore
@@ -63,7 +63,7 @@ def choose_images(experiment: Experiment, *, count: int, fraction: float) -> dic
     """For each client of the round the images of its step, drawn by name."""
     federation, seed = experiment.federation, experiment.seed
     found: dict[str, Indices] = {}
-    for position in participants(federation, fraction=fraction, round=ROUND, seed=seed).tolist():
+    for position in sample_clients(federation, fraction=fraction, round=ROUND, seed=seed).tolist():
         client = federation[position]
         if len(client.train) < count:
             raise UsageError(

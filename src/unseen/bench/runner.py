@@ -16,7 +16,7 @@ from unseen.data.sources import Progress, no_progress
 from unseen.engine.experiment import choose_device
 from unseen.engine.resources import available_cores
 from unseen.errors import UnseenError, UsageError
-from unseen.models import ModelFacts, build_model
+from unseen.models import InputSpec, build_model
 from unseen.runner.prepare import check_names, data_request
 
 
@@ -41,7 +41,7 @@ def look_at_data(grid: Grid, where: Placement, *, progress: Progress = no_progre
         raise UnseenError(f"{data.name} has one domain only ({data.domains[0]}); at least two are needed")
     named = {*grid.models, *(name for name in _models(grid) if name)}
     for model in sorted(named):
-        build_model(model, ModelFacts(data.input_shape, data.outputs), seed=0)
+        build_model(model, InputSpec(data.input_shape, data.outputs), seed=0)
     return grid.on(data.domains)
 
 

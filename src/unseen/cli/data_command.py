@@ -21,8 +21,8 @@ from unseen.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
     from unseen.data import DataRequest
-    from unseen.data.check import DataCheck
-    from unseen.data.obtain import Outcome
+    from unseen.data.download import Outcome
+    from unseen.data.validate import DataCheck
 
 app = typer.Typer(
     no_args_is_help=True, help="Look at data, or get some.\n\nExample:\n\n    unseen data check my_data/"
@@ -61,7 +61,7 @@ def check_command(  # noqa: PLR0917 (one parameter an option)
     """
     from unseen.cli.progress import DelayedProgressBar
     from unseen.data import DataRequest
-    from unseen.data.check import check_data
+    from unseen.data.validate import check_data
 
     if picture is not None and picture.suffix.lower() != ".png":
         raise UsageError(f"--picture {picture} must end in .png")
@@ -182,7 +182,7 @@ def get_command(
         unseen data get vlcs
     """
     from unseen.cli.progress import DelayedProgressBar
-    from unseen.data.obtain import get_data
+    from unseen.data.download import get_data
 
     root = data_root.expanduser() if data_root else None
     try:

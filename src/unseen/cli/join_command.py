@@ -13,7 +13,7 @@ from unseen.cli.data_command import show_findings
 from unseen.errors import UnseenError
 
 if TYPE_CHECKING:
-    from unseen.data.check import DataCheck
+    from unseen.data.validate import DataCheck
 
 
 def join_command(
@@ -68,7 +68,7 @@ def _look_over(site: str, data: str, *, skip_unreadable: bool) -> DataCheck:
     """Show what is there, and refuse what training would refuse."""
     from unseen.cli.progress import DelayedProgressBar
     from unseen.data import DataRequest
-    from unseen.data.check import check_site
+    from unseen.data.validate import check_site
 
     with DelayedProgressBar(messages()) as bar:
         check = check_site(site, DataRequest(source=data, progress=bar))

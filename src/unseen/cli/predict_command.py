@@ -20,7 +20,7 @@ from unseen.errors import UnseenError
 
 if TYPE_CHECKING:
     from unseen.serving import Prediction
-    from unseen.serving.saved import ModelCard
+    from unseen.serving.saved_model import ModelCard
 
 Run = Annotated[Path, typer.Argument(help="A run folder, or its model.safetensors.")]
 

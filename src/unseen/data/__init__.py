@@ -1,9 +1,7 @@
 """Domains come in: folders, tables, arrays, the named benchmark sets; splits; transforms."""
 
-from unseen.data.arrays import from_arrays
-from unseen.data.dataset import Column, DataSet, Indices, Task
-from unseen.data.joined import JoinedSamples
-from unseen.data.samples import Batch, Samples
+from unseen.data.dataset import Column, DataSet, Indices, Task, from_arrays
+from unseen.data.samples import Batch, JoinedSamples, Samples
 from unseen.data.sources import SOURCES, DataRequest, Source, list_sources, load_data
 
 __all__ = [

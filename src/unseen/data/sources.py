@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.registry import Registry
 
 if TYPE_CHECKING:
-    from unseen.data.obtain import Obtain
+    from unseen.data.download import Acquisition
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, how many are done, how many there are)."""
@@ -55,7 +56,7 @@ class Source:
     load: Callable[[DataRequest], DataSet]
     description: str
     domains: str
-    obtain: Obtain | None = None
+    obtain: Acquisition | None = None
     present: Callable[[Path], Iterable[str]] | None = None
     hold_out: tuple[str, ...] = ()
     validate_on: tuple[str, ...] = ()
@@ -74,24 +75,23 @@ class Source:
         return self.obtain is not None
 
 
-SOURCES: Registry[Source] = Registry("data set", group="unseen.data", builtin=("unseen.data.named",))
+SOURCES: Registry[Source] = Registry("data set", group="unseen.data", builtin=("unseen.data.benchmarks",))
 TABLE_SUFFIXES = (".csv", ".parquet")
 
 
 def load_data(request: DataRequest) -> DataSet:
     """Load a data set by name, folder or table file; refuse anything else with the nearest name."""
-    fill_registry()
     if request.image_size is not None and request.image_size < 4:
         raise UsageError(f"image size {request.image_size} is too small; use 4 or more pixels")
     if request.source in SOURCES:
         return SOURCES[request.source].load(request)
     path = Path(request.source).expanduser()
     if path.is_dir():
-        from unseen.data.folders import load_folder
+        from unseen.data.images.folders import load_folder
 
         return load_folder(path, request)
     if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
-        from unseen.data.tables import load_table
+        from unseen.data.tables.table_loader import load_table
 
         return load_table(path, request)
     if path.is_file():
@@ -106,7 +106,6 @@ def load_data(request: DataRequest) -> DataSet:
 
 def released_split(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Tell the domains that a release holds out and those that choose a model; empty without such a split."""
-    fill_registry()
     if name not in SOURCES:
         return (), ()
     return SOURCES[name].hold_out, SOURCES[name].validate_on
@@ -114,10 +113,16 @@ def released_split(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def list_sources() -> list[tuple[str, Source]]:
     """List the named data sets."""
-    fill_registry()
     return [(name, SOURCES[name]) for name in SOURCES]
 
 
-def fill_registry() -> None:
-    """Make every named data set known."""
-    import unseen.data.named  # noqa: F401
+def data_root(request: DataRequest, *, needs: str) -> Path:
+    """Return the data root (`--data-root`, else `UNSEEN_DATA`), or say which files it needs."""
+    if request.root is not None:
+        return request.root.expanduser()
+    if chosen := os.environ.get("UNSEEN_DATA"):
+        return Path(chosen).expanduser()
+    raise UnseenError(
+        f"{request.source} needs files of yours and no data root is set: put {needs} below a folder and name "
+        f"it with --data-root or the environment variable UNSEEN_DATA"
+    )

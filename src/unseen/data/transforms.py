@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Normalise:
+class Normalize:
     """Per-channel mean and standard deviation on the scale 0..1; one value serves all channels.
 
     The defaults leave images on the scale 0..1, and float images as they are. Rows of a table pass unchanged.
@@ -61,7 +61,7 @@ class Normalise:
         return {"mean": list(self.mean), "std": list(self.std)}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Normalise:
+    def from_dict(cls, values: Mapping[str, Any]) -> Normalize:
         """Take the values back from `to_dict`."""
         return cls(mean=tuple(map(float, values["mean"])), std=tuple(map(float, values["std"])))
 
@@ -106,5 +106,5 @@ def _as_row(
         return each.expand(1, channels, 1, width).contiguous(memory_format=layout)
 
 
-IMAGENET = Normalise(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 """What networks pretrained on ImageNet expect."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from unseen.config import RunConfig
-from unseen.data.site import SiteSamples, load_site
+from unseen.data.site_data import SiteSamples, load_site
 from unseen.deploy.flower.message import SiteMessage, pack_weights, to_arrays, to_tensor
 from unseen.deploy.flower.tallies import pack_tallies
 from unseen.deploy.job import Job

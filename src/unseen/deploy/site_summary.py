@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from unseen.data import DataSet, Task
-from unseen.data.site import SiteSamples
+from unseen.data.site_data import SiteSamples
 from unseen.errors import UnseenError
 from unseen.privacy import DisclosureEntry, DisclosureLog
 from unseen.runs.records import Record

@@ -21,7 +21,7 @@ from unseen.engine.exchange import Exchange
 from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart
 from unseen.errors import UnseenError
 from unseen.evaluation import VALIDATION_DOMAIN, Selection, Tally, group_scores, select
-from unseen.federation import participants
+from unseen.federation import sample_clients
 from unseen.models import Layout
 from unseen.privacy import DisclosureEntry, DisclosureLog, ReceivedUpdate, RoundUpdates
 from unseen.privacy.disclosure import TARGET_METRICS, TEST_METRICS, VALIDATION_METRICS
@@ -156,7 +156,9 @@ class ServerLoop:
         """The round's clients: drawn by the protection where its guarantee rests on how."""
         experiment, fraction = self.experiment, self.schedule.fraction
         if not experiment.protection.draws_clients:
-            drawn = participants(experiment.federation, fraction=fraction, round=number, seed=experiment.seed)
+            drawn = sample_clients(
+                experiment.federation, fraction=fraction, round=number, seed=experiment.seed
+            )
             return cast(list[int], drawn.tolist())
         population, state = len(experiment.federation), self.checkpoint.protection
         return list(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from unseen.data.dataset import DataSet, Indices
 from unseen.errors import UnseenError, UsageError, unknown_name
-from unseen.federation.partition import PartitionPlan, deal
+from unseen.federation.partition import PartitionConfig, deal
 from unseen.federation.split import Split, SplitFractions, split_domain
 
 
@@ -127,7 +127,7 @@ def make_federation(
     data: DataSet,
     *,
     held_out: tuple[str, ...],
-    plan: PartitionPlan,
+    plan: PartitionConfig,
     fractions: SplitFractions,
     seed: int,
     among: tuple[str, ...] = (),
@@ -168,3 +168,43 @@ def _require_learnable(data: DataSet, held_out: tuple[str, ...], sources: tuple[
                     f"class {name!r} of the held-out domain {domain!r} ({count} samples) occurs in no source "
                     "domain, so it cannot be learnt; remove those samples or add the class to a source"
                 )
+
+
+def site_federation(
+    data: DataSet,
+    *,
+    site: str,
+    sources: tuple[str, ...],
+    held_out: tuple[str, ...],
+    validate_on: tuple[str, ...] = (),
+    plan: PartitionConfig,
+    fractions: SplitFractions,
+    seed: int,
+) -> Federation:
+    """Deal the site's samples to its own clients; a site that only judges has none."""
+    require_separable(plan)
+    rows, names = np.zeros(0, dtype=np.int64), list[str]()
+    slots = rows
+    if site in sources:
+        splits = {site: split_domain(data, site, fractions, seed=seed)}
+        names, owners = deal(data, plan, splits=splits, seed=seed)
+        rows = data.indices(site)
+        slots = len(Split) * owners[site] + splits[site]
+    return Federation(
+        names=names,
+        rows=rows,
+        slots=slots,
+        domain_of=data.domain_of,
+        domains=data.domains,
+        held_out=held_out,
+        sources=sources,
+        validate_on=validate_on,
+    )
+
+
+def require_separable(plan: PartitionConfig) -> None:
+    """Refuse clients that would hold samples of several sites."""
+    if plan.kind == "mixed":
+        raise UsageError(
+            "the partition 'mixed' gives clients samples of several sites, which do not share any"
+        )

@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from unseen.data.dataset import DataSet, Indices
 from unseen.errors import UsageError, unknown_name
-from unseen.federation.apportion import apportion
-from unseen.federation.split import Split
+from unseen.federation.split import Split, apportion
 from unseen.seeding import numpy_generator
 
 Partition = Literal["domain", "iid", "dirichlet", "mixed"]
@@ -23,7 +22,7 @@ DIRICHLET_DRAWS = 5
 
 
 @dataclass(frozen=True)
-class PartitionPlan:
+class PartitionConfig:
     """Who holds what.
 
     domain     one client a domain, named like it; with more clients a domain it is "iid"
@@ -49,7 +48,7 @@ class PartitionPlan:
 
 
 def deal(
-    data: DataSet, plan: PartitionPlan, *, splits: Mapping[str, Labels], seed: int
+    data: DataSet, plan: PartitionConfig, *, splits: Mapping[str, Labels], seed: int
 ) -> tuple[list[str], dict[str, Indices]]:
     """Name the clients, and give for every domain of `splits` the client of each of its samples."""
     each = plan.clients_per_domain
@@ -90,7 +89,7 @@ def _deal_evenly(labels: Labels, clients: int, generator: np.random.Generator) -
     return owner
 
 
-def _mixed_shares(plan: PartitionPlan, *, main_domain: int, domains: int) -> npt.NDArray[np.float64]:
+def _mixed_shares(plan: PartitionConfig, *, main_domain: int, domains: int) -> npt.NDArray[np.float64]:
     """Share of one domain at every client: h [main]/mains + (1 - h)/clients."""
     each, h = plan.clients_per_domain, plan.heterogeneity
     shares = np.full(each * domains, (1 - h) / (each * domains))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from unseen.errors import UnseenError
-from unseen.models.blocked import BlockedStage
+from unseen.models.mkldnn import BlockedStage
 
 LARGEST_EXACT_INTEGER = 2**24
 """Up to here a float32 holds every whole number."""

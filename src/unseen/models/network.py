@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from unseen.models.blocked import BlockedStage, dense
+from unseen.models.mkldnn import BlockedStage, dense
 from unseen.seeding import global_torch_seed
 
 

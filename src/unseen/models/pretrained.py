@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
 
 from unseen.errors import UnseenError
-from unseen.models.norms import GROUP_NORM
+from unseen.models.group_norm import GROUP_NORM
+from unseen.models.network import Network
 
 IMAGENET = "imagenet"
 """In the place of a file of weights: the network's ImageNet weights below the data root."""
@@ -28,7 +34,7 @@ def weights_place(model: str) -> str:
     return f"{_FOLDER}/{_FILES[1].format(model)}{_SUFFIXES[0]}"
 
 
-def weights_file(weights: str | None, model: str, root: Path | None) -> Path | None:
+def find_weights_file(weights: str | None, model: str, root: Path | None) -> Path | None:
     """Turn what the user named, a file or `imagenet`, into a file; None = start at random."""
     if weights is None:
         return None
@@ -39,3 +45,183 @@ def weights_file(weights: str | None, model: str, root: Path | None) -> Path | N
         below = f"below {root}" if root else "below a folder that --data-root or UNSEEN_DATA names"
         raise UnseenError(f"there are no ImageNet weights for {model}: put {weights_place(model)} {below}")
     return found
+
+
+_HEAD = ("head.weight", "head.bias")
+
+
+@dataclass(frozen=True)
+class WeightsReport:
+    """What was taken from a weights file.
+
+    loaded   names of the network's tensors that now hold the file's values
+    head     why the head kept its fresh weights; empty if it was loaded
+    adapted  what had to be changed to fit, a sentence each
+    """
+
+    path: Path
+    loaded: tuple[str, ...]
+    head: str = ""
+    adapted: tuple[str, ...] = ()
+
+    @property
+    def head_loaded(self) -> bool:
+        """Whether the classifier came from the file too."""
+        return not self.head
+
+    def notes(self) -> tuple[str, ...]:
+        """Say in sentences what a user should know."""
+        first = f"{len(self.loaded)} tensors loaded from {self.path.name}"
+        return (first, *self.adapted, *([f"the head starts fresh: {self.head}"] if self.head else []))
+
+
+def load_weights(network: Network, path: Path) -> WeightsReport:
+    """Give a network the weights in a file (.safetensors, or .pt/.pth with plain tensors).
+
+    The head may be missing or made for another number of classes: it then keeps its fresh weights.
+    A grey network takes a file for colour images: the first convolution's weights are summed over
+    colours, which is what a grey picture shown in three equal channels would have met. The positions
+    of a vision transformer are interpolated to another image size.
+    """
+    found = {_our_name(name, network): tensor for name, tensor in read_tensors(path).items()}
+    state = network.state_dict()
+    adapted = _adapt(found, state, network)
+    wanted = [name for name in state if name not in _HEAD and _must_be_given(name, state, found)]
+    _require_fit(network, path, found, state, wanted)
+    head = _why_head_stays(found, state)
+    loaded = tuple(wanted if head else [*wanted, *_HEAD])
+    with torch.no_grad():
+        for name in loaded:
+            state[name].copy_(found[name])
+    return WeightsReport(path, loaded, head, adapted)
+
+
+def _our_name(name: str, network: Network) -> str:
+    if name in _HEAD or name.startswith("body."):
+        return name
+    for part in ("weight", "bias"):
+        if name == f"{network.head_alias}.{part}":
+            return f"head.{part}"
+    return f"body.{name}" if hasattr(network, "body") else name
+
+
+def _must_be_given(name: str, state: dict[str, Tensor], found: dict[str, Tensor]) -> bool:
+    """Files may lack whole-number tensors: batch counters that no prediction depends on."""
+    return name in found or state[name].is_floating_point()
+
+
+def _adapt(found: dict[str, Tensor], state: dict[str, Tensor], network: Network) -> tuple[str, ...]:
+    said = []
+    for name, tensor in found.items():
+        if name not in state or tensor.shape == state[name].shape:
+            continue
+        target = state[name].shape
+        if tensor.ndim == 4 and tensor.shape[1] == 3 and target == (len(tensor), 1, *tensor.shape[2:]):
+            found[name] = tensor.sum(1, keepdim=True)
+            said.append(f"{name} was made for colour images: its weights were summed over the three colours")
+        elif name == "body.pos_embed" and tensor.ndim == 3 and tensor.shape[2] == target[2]:
+            found[name] = _resample_positions(tensor, network)
+            said.append(f"{name} was interpolated from {tensor.shape[1]} to {target[1]} positions")
+    return tuple(said)
+
+
+def _resample_positions(positions: Tensor, network: Network) -> Tensor:
+    from timm.layers.pos_embed import resample_abs_pos_embed
+
+    body: Any = network.get_submodule("body")
+    grid = list(body.patch_embed.grid_size)
+    return cast(Tensor, resample_abs_pos_embed(positions, grid, num_prefix_tokens=body.num_prefix_tokens))
+
+
+def _require_fit(
+    network: Network, path: Path, found: dict[str, Tensor], state: dict[str, Tensor], wanted: list[str]
+) -> None:
+    wrong = [name for name in wanted if name not in found or found[name].shape != state[name].shape]
+    foreign = [name for name in found if name not in state and name not in _HEAD]
+    if not wrong and not foreign:
+        return
+    name = (wrong or foreign)[0]
+    shown = name.removeprefix("body.")
+    if not wrong:
+        first = f"{shown!r} of the file is not in the model"
+    elif name not in found:
+        first = f"{shown!r} is not in the file"
+    else:
+        first = f"{shown!r} is {_sizes(found[name])} in the file and {_sizes(state[name])} in the model"
+    raise UnseenError(
+        f"{path} does not fit model {network.model_name!r}: {len(wanted) - len(wrong)} of {len(wanted)} "
+        f"tensors match by name and shape, {len(foreign)} are foreign; first mismatch: {first}. Name the "
+        "model the file was made for, or leave the weights out"
+    )
+
+
+def _why_head_stays(found: dict[str, Tensor], state: dict[str, Tensor]) -> str:
+    if any(name not in found for name in _HEAD):
+        return "the file has none"
+    if any(found[name].shape != state[name].shape for name in _HEAD):
+        return f"the file's has {len(found['head.bias'])} outputs, this model {len(state['head.bias'])}"
+    return ""
+
+
+def _sizes(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "a single number"
+
+
+_TORCH_SUFFIXES = (".pt", ".pth", ".bin")
+_WRAPPERS = ("state_dict", "model_state_dict", "model")
+"""Keys under which training scripts put the weights into a larger checkpoint."""
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file, or a torch file that holds nothing but tensors, as {name: tensor}."""
+    if not path.is_file():
+        raise UnseenError(f"no such weights file: {path}")
+    suffix = path.suffix.lower()
+    if suffix == ".safetensors":
+        tensors = _read_safetensors(path)
+    elif suffix in _TORCH_SUFFIXES:
+        tensors = _read_torch(path)
+    else:
+        raise UnseenError(
+            f"{path} is a weights file of unknown kind; expected .safetensors, {', '.join(_TORCH_SUFFIXES)}"
+        )
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise UnseenError(f"{path}: tensor {name!r} holds values that are not finite; use another file")
+    return tensors
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return dict(load_file(path))
+    except (SafetensorError, OSError) as error:
+        raise UnseenError(
+            f"{path} is not a readable safetensors file ({_first_line(error)}); get the file anew"
+        ) from error
+
+
+def _read_torch(path: Path) -> dict[str, Tensor]:
+    try:
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # garbage makes the unpickler fail in any way at all
+        raise UnseenError(
+            f"{path} is not a torch file of plain tensors ({_first_line(error)}); save a state_dict, "
+            "best as .safetensors"
+        ) from error
+    for key in _WRAPPERS:
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict) or not content or not all(map(_is_named_tensor, content.items())):
+        raise UnseenError(f"{path} holds no {{name: tensor}} table; save a model's state_dict")
+    return {name.removeprefix("module."): tensor for name, tensor in content.items()}
+
+
+def _is_named_tensor(item: tuple[object, object]) -> bool:
+    return isinstance(item[0], str) and isinstance(item[1], Tensor)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]

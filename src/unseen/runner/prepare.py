@@ -12,27 +12,27 @@ from unseen.config import RunConfig
 from unseen.data import DataRequest, DataSet, load_data
 from unseen.data.augment import AUGMENTATIONS
 from unseen.data.sources import Progress, no_progress
-from unseen.data.transforms import Normalise
+from unseen.data.transforms import Normalize
 from unseen.engine import UPDATE_DTYPES, Experiment, WorkerConfig, choose_device, choose_workers
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.evaluation import SELECTION_RULES
 from unseen.federation import (
     PARTITIONS,
     Federation,
-    PartitionPlan,
+    PartitionConfig,
     SplitFractions,
+    clients_per_round,
     make_federation,
-    participant_count,
 )
 from unseen.methods import METHODS, make_method
 from unseen.methods.base import Method
-from unseen.models import ModelFacts, Network, build_model
-from unseen.models.pretrained import weights_file
+from unseen.models import InputSpec, Network, build_model
+from unseen.models.pretrained import find_weights_file
 from unseen.privacy import PlannedRun, Protection, make_protection
 from unseen.training import LocalTrainingConfig, Preprocessor, check_precision
 
 if TYPE_CHECKING:
-    from unseen.data.encoding import TableEncoding
+    from unseen.data.tables.encoding import TableEncoding
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Setup:
 
     config: RunConfig
     experiment: Experiment
-    facts: ModelFacts
+    facts: InputSpec
     encoding: TableEncoding | None
     workers: WorkerConfig
     run_id: str
@@ -83,7 +83,7 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
         federation = federation.pooled()
     encoding = None
     if data.columns:
-        from unseen.data.encoding import encode, fit_encoding
+        from unseen.data.tables.encoding import encode, fit_encoding
 
         rows = [federation[position].train for position in range(len(federation))]
         encoding = fit_encoding(data, rows, statistics=cast(Any, config.table_statistics))
@@ -113,13 +113,13 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
     workers = choose_workers(
         workers=config.workers,
         threads=config.threads,
-        clients=participant_count(len(federation), config.fraction),
+        clients=clients_per_round(len(federation), config.fraction),
         parameters=sum(parameter.numel() for parameter in experiment.network.parameters()),
         samples=experiment.samples_in_round(config.fraction) * config.rounds,
         on_cpu=device.type == "cpu",
     )
     config = config.resolved(workers=workers.workers, threads=workers.threads)
-    facts = ModelFacts(data.input_shape, data.outputs)
+    facts = InputSpec(data.input_shape, data.outputs)
     notes: tuple[str, ...] = ()
     if experiment.protected:
         protection, notes = _planned_protection(config, experiment)
@@ -141,7 +141,7 @@ def make_experiment(
     target  mean and deviation by which regression targets were standardised
     """
     weights = _weights_file(config)
-    facts = ModelFacts(data.input_shape, data.outputs)
+    facts = InputSpec(data.input_shape, data.outputs)
     network = build_model(cast(str, config.model), facts, seed=config.seed, weights=weights)
     return Experiment(
         data=data,
@@ -165,12 +165,12 @@ def make_experiment(
 
 
 def _weights_file(config: RunConfig) -> Path | None:
-    return weights_file(config.weights, cast(str, config.model), _data_root(config))
+    return find_weights_file(config.weights, cast(str, config.model), _data_root(config))
 
 
-def partition_plan(config: RunConfig) -> PartitionPlan:
+def partition_plan(config: RunConfig) -> PartitionConfig:
     """How the configuration deals domains to clients."""
-    return PartitionPlan(
+    return PartitionConfig(
         kind=cast(Any, config.partition),
         clients_per_domain=config.clients_per_domain,
         alpha=config.alpha,
@@ -214,7 +214,7 @@ def _planned_protection(config: RunConfig, experiment: Experiment) -> tuple[Prot
         method=method.facts,
         rounds=config.rounds,
         train_sizes=federation.train_sizes.tolist(),
-        in_round=participant_count(len(federation), config.fraction),
+        in_round=clients_per_round(len(federation), config.fraction),
         module=method.build_for(experiment.network, sources=federation.sources, seed=config.seed),
         plan=experiment.plan,
         seed=config.seed,
@@ -278,9 +278,9 @@ def _default_augmentation(data: DataSet) -> str:
     return "standard" if photographs else "none"
 
 
-def _normalisation(data: DataSet, network: Network) -> Normalise:
+def _normalisation(data: DataSet, network: Network) -> Normalize:
     """How the network wants pixels; measured values come normalised already."""
-    return Normalise() if data.is_measured else Normalise(mean=network.pixel_mean, std=network.pixel_std)
+    return Normalize() if data.is_measured else Normalize(mean=network.pixel_mean, std=network.pixel_std)
 
 
 def _check_augmentation(config: RunConfig, data: DataSet) -> None:

@@ -18,7 +18,7 @@ from unseen.data import DataSet
 from unseen.engine import Engine, Schedule, ServerLoop, make_engine
 from unseen.errors import UsageError
 from unseen.evaluation import Selection
-from unseen.federation import participant_count
+from unseen.federation import clients_per_round
 from unseen.fileio import write_json
 from unseen.report import write_report
 from unseen.report.curves import score_curves
@@ -32,7 +32,7 @@ from unseen.runs.folder import RunFolder
 from unseen.runs.reader import read_run
 from unseen.runs.records import Records
 from unseen.serving import SavedModel, load_model, save_model
-from unseen.serving.saved import ModelCard
+from unseen.serving.saved_model import ModelCard
 
 EngineMaker = Callable[[Setup, StateStore], Engine]
 LISTED_CLIENTS = 1000
@@ -116,7 +116,7 @@ def _most_clients(setup: Setup) -> int:
     experiment, fraction = setup.experiment, setup.config.fraction
     if fraction < 1 and experiment.protection.draws_clients:
         return len(experiment.federation)
-    return participant_count(len(experiment.federation), fraction)
+    return clients_per_round(len(experiment.federation), fraction)
 
 
 class _Run:

@@ -2,7 +2,7 @@
 
 from unseen.serving.export import Exported, export_model
 from unseen.serving.predict import Prediction, predict, predict_folder, predict_table
-from unseen.serving.saved import SavedModel, load_model, save_model
+from unseen.serving.saved_model import SavedModel, load_model, save_model
 
 __all__ = [
     "Exported",

@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.fileio import write_atomically, write_json
-from unseen.serving.facts import export_facts
-from unseen.serving.saved import SavedModel, load_model, model_file
+from unseen.serving.export_metadata import export_metadata
+from unseen.serving.saved_model import SavedModel, load_model, model_file
 
 FORMATS = ("onnx", "safetensors")
 TOLERANCE = 1e-5
@@ -38,7 +38,7 @@ def export_model(run: Path, *, to: str = "onnx", out: Path | None = None) -> Exp
     source = model_file(run)
     file = _destination(source, to, out)
     saved = load_model(source)
-    facts = export_facts(saved, to) | {"file": file.name}
+    facts = export_metadata(saved, to) | {"file": file.name}
     facts |= _write_onnx(saved, source, file, facts) if to == "onnx" else _write_weights(saved, file)
     description = file.with_suffix(".json")
     write_json(description, facts)
@@ -66,8 +66,7 @@ def _write_weights(saved: SavedModel, file: Path) -> dict[str, Any]:
 
 
 def _write_onnx(saved: SavedModel, source: Path, file: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    from unseen.serving.onnx_check import compare, example_inputs
-    from unseen.serving.onnx_graph import write_graph
+    from unseen.serving.onnx_export import compare, example_inputs, write_graph
 
     inputs, what = example_inputs(saved, source.parent)
     checks: list[dict[str, Any]] = []

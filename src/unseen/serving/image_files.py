@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from unseen.data.decode import IMAGE_SUFFIXES, Pixels, decode_image
+from unseen.data.images.decode import IMAGE_SUFFIXES, Pixels, decode_image
 from unseen.data.sources import TABLE_SUFFIXES
 from unseen.errors import UnseenError, UsageError
-from unseen.serving.saved import ModelCard
+from unseen.serving.saved_model import ModelCard
 
 
 class FoundImages(NamedTuple):

@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from unseen.data.decode import Pixels, UnreadableImageError, in_parallel
-from unseen.data.encoding import TableEncoding
+from unseen.data.images.decode import Pixels, UnreadableImageError, map_in_threads
 from unseen.data.sources import TABLE_SUFFIXES, Progress, no_progress
+from unseen.data.tables.encoding import TableEncoding
 from unseen.errors import UnseenError, UsageError
 from unseen.serving.image_files import as_batch, find_images, image_input, read_image
-from unseen.serving.saved import SavedModel
+from unseen.serving.saved_model import SavedModel
 
 BATCH_SIZE = 256
 
@@ -78,7 +78,7 @@ def predict_folder(
         except UnreadableImageError as error:
             return str(error)
 
-    decoded = in_parallel(read, found.names)
+    decoded = map_in_threads(read, found.names)
     predictions: list[Prediction] = []
     for start in range(0, len(found.names), batch_size):
         names = found.names[start : start + batch_size]
@@ -107,7 +107,7 @@ def predict_table(
 
     A model trained with local statistics scales by the values of this file: its rows must be one domain's.
     """
-    from unseen.data.tables import load_rows
+    from unseen.data.tables.table_loader import load_rows
 
     kinds = ", ".join(TABLE_SUFFIXES)
     if saved.card.encoding is None:

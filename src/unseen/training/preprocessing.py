@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unseen.data import Batch, Samples
 from unseen.data.augment import AUGMENTATIONS
-from unseen.data.transforms import Normalise
+from unseen.data.transforms import Normalize
 from unseen.errors import UsageError, unknown_name
 
 
@@ -48,7 +48,7 @@ class Preprocessor:
     Augmentation happens only where a generator is given, that is in training.
     """
 
-    normalise: Normalise
+    normalise: Normalize
     augmentation: str = "none"
     device: torch.device = _CPU
     precision: Precision = "float32"

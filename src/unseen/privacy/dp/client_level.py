@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unseen.aggregation import SummedUpdates
 from unseen.errors import UsageError
-from unseen.federation import participant_count
+from unseen.federation import clients_per_round
 from unseen.hparams import setting
 from unseen.privacy.base import Protection, register_protection
 from unseen.privacy.context import (
@@ -125,7 +125,7 @@ class DPClients(Protection[DPClientsSettings]):
         self, clients: int, *, fraction: float, round: int, seed: int, state: MutableMapping[str, Tensor]
     ) -> Sequence[int]:
         """Draw every client on its own (Poisson), as the accountant assumes; a round may be empty."""
-        rate = participant_count(clients, fraction) / clients
+        rate = clients_per_round(clients, fraction) / clients
         state[_RATE] = torch.tensor([rate], dtype=torch.float64)
         stream = self._stream("participation", round, seed=seed, memory=state)
         drawn: list[int] = stream.chosen(clients, rate).tolist()

@@ -1,0 +1,183 @@
+"""Images are decoded once: into a memory-mapped file that later starts, and other processes, only open.
+
+An entry is named by the folder, the image size, the decoder's version and every file's name, size and
+time of change, so it is never used for other pictures. It counts only when its description (JSON) lies
+beside it, and both are put in place in one step each, so a killed process leaves nothing that is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unseen.data.images.decode import RGB, ImageDecoder, UnreadableImageError, map_in_threads
+from unseen.data.images.scan import ImageFile
+from unseen.data.sources import Progress, no_progress
+from unseen.errors import UnseenError
+from unseen.fileio import cache_folder, write_atomically, write_text
+
+_LEFTOVER_SECONDS = 24 * 3600
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class DecodedImages:
+    """Decoded pictures in the order of the files asked for, without the unreadable ones.
+
+    unreadable  name -> reason
+    digest      hash of the pixels alone
+    note        what a user should know about the cache; empty when all went well
+    """
+
+    images: Array
+    unreadable: dict[str, str]
+    digest: str
+    note: str = ""
+
+
+def decode_images(
+    folder: Path,
+    files: Sequence[ImageFile],
+    *,
+    size: int,
+    progress: Progress = no_progress,
+    form: ImageDecoder = RGB,
+) -> DecodedImages:
+    """Open the decoded form of these files from the cache, or decode them into it.
+
+    Where the cache cannot be written (a full disk, a read-only home) the images are kept in memory.
+    """
+    entry = _Entry(folder, files, size, form)
+    found = entry.read()
+    if found is not None:
+        return found
+    decoding = _Decoding(folder, files, size, form, progress)
+    try:
+        entry.write(decoding)
+    except (OSError, UnseenError) as error:
+        images = decoding.in_memory()
+        note = f"decoded images are kept in memory only and decoded again next time: {error}"
+        return DecodedImages(images, decoding.unreadable, hashlib.sha256(images.data).hexdigest(), note)
+    written = entry.read()
+    if written is None:
+        raise UnseenError(f"the image cache {entry.pixels} was removed while it was opened; start again")
+    return written
+
+
+class _Decoding:
+    """Decodes the files, remembering those that cannot be."""
+
+    def __init__(
+        self, folder: Path, files: Sequence[ImageFile], size: int, form: ImageDecoder, progress: Progress
+    ) -> None:
+        self.folder, self.files, self.size, self.form, self.progress = folder, files, size, form, progress
+        self.unreadable: dict[str, str] = {}
+
+    def in_memory(self) -> Array:
+        """Decode into an ordinary array."""
+        kept = np.empty((len(self.files), self.size, self.size, self.form.channels), self.form.dtype)
+        count = 0
+        for image in self.images():
+            if image is not None:
+                kept[count] = image
+                count += 1
+        return kept[:count]
+
+    def images(self) -> Iterator[Array | None]:
+        """Yield each file's pixels in order, None for an unreadable one."""
+        self.unreadable.clear()
+        decode = partial(_try_decode, size=self.size, form=self.form)
+        results = map_in_threads(lambda file: decode(self.folder / file.name), self.files)
+        for done, (file, result) in enumerate(zip(self.files, results, strict=True), start=1):
+            if isinstance(result, str):
+                self.unreadable[file.name] = result
+            if done % 100 == 0 or done == len(self.files):
+                self.progress("decoding images", done, len(self.files))
+            yield None if isinstance(result, str) else result
+
+
+class _Entry:
+    """One data folder at one image size in the cache: the pixels (.npy) and their description (.json)."""
+
+    def __init__(self, folder: Path, files: Sequence[ImageFile], size: int, form: ImageDecoder) -> None:
+        place = folder.resolve()
+        self.folder, self.files, self.size, self.form = folder, files, size, form
+        self.family = _hash([str(place), size, *([] if form is RGB else [form.name])])
+        key = _hash([form.version, *((file.name, file.size, file.changed) for file in files)])
+        self.pixels = cache_folder() / f"{self.family}-{key}.npy"
+        self.description = self.pixels.with_suffix(".json")
+
+    def read(self) -> DecodedImages | None:
+        """Open the entry; None when there is none, or it is incomplete or damaged."""
+        try:
+            described: dict[str, Any] = json.loads(self.description.read_text(encoding="utf-8"))
+            unreadable = dict(described["unreadable"])
+            images = np.load(self.pixels, mmap_mode="r")
+            shape = (len(self.files) - len(unreadable), self.size, self.size, self.form.channels)
+            if images.shape != shape or images.dtype != self.form.dtype:
+                return None
+            found = DecodedImages(images, unreadable, str(described["digest"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        decode = partial(_try_decode, size=self.size, form=self.form)
+        repaired = any(not isinstance(decode(self.folder / name), str) for name in unreadable)
+        return None if repaired else found
+
+    def write(self, decoding: _Decoding) -> None:
+        """Decode into the entry, then remove what it replaces."""
+        digest = hashlib.sha256()
+        write_atomically(self.pixels, lambda temporary: self._fill(temporary, decoding, digest))
+        about = {"folder": str(self.folder.resolve()), "size": self.size, "digest": digest.hexdigest()}
+        write_text(self.description, json.dumps({**about, "unreadable": decoding.unreadable}))
+        self._remove_others()
+
+    def _fill(self, temporary: Path, decoding: _Decoding, digest: Any) -> None:
+        """Write picture after picture (a full disk is then an error, not a crash), the count at the end."""
+        with temporary.open("wb") as out:
+            start = self._write_header(out, len(self.files))
+            for image in decoding.images():
+                if image is not None:
+                    pixels = np.ascontiguousarray(image, self.form.dtype).data
+                    out.write(pixels)
+                    digest.update(pixels)
+            out.seek(0)
+            if self._write_header(out, len(self.files) - len(decoding.unreadable)) != start:
+                raise AssertionError("the header of a .npy file changed its length")
+
+    def _write_header(self, out: IO[bytes], count: int) -> int:
+        shape = (count, self.size, self.size, self.form.channels)
+        header = {"descr": self.form.dtype, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(out, header)
+        return out.tell()
+
+    def _remove_others(self) -> None:
+        """Remove older entries of the same folder and size, and what killed processes left behind."""
+        for old in self.pixels.parent.glob(f"{self.family}-*"):
+            if old.stem != self.pixels.stem:
+                with suppress(OSError):
+                    old.unlink()
+        for leftover in self.pixels.parent.glob(".*-*.npy"):
+            with suppress(OSError):
+                if time.time() - leftover.stat().st_mtime > _LEFTOVER_SECONDS:
+                    leftover.unlink()
+
+
+def _try_decode(path: Path, *, size: int, form: ImageDecoder) -> Array | str:
+    try:
+        return form.read(path, size)
+    except UnreadableImageError as error:
+        return str(error)
+
+
+def _hash(parts: Sequence[object]) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]

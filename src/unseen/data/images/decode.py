@@ -1,0 +1,161 @@
+"""Image files become uint8 RGB squares, whatever their kind: grey, palette, CMYK, 16-bit, float, rotated.
+
+The whole picture is resized (bilinear with antialiasing, no crop). Transparent parts become white. Of an
+animation the first frame counts. A file that cannot be decoded to its end is refused, never half used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+DECODER_VERSION = 1
+"""Raised whenever the same file would decode to other pixels, so that old caches are not used."""
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+Pixels = npt.NDArray[np.uint8]
+_WINDOW = 512
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class UnreadableImageError(Exception):
+    """An image file that cannot be decoded; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class ImageDecoder:
+    """What files are decoded to: how one is read at a size, its channels and their type.
+
+    version  raised whenever the same file would give other values, so that old caches are not used
+    """
+
+    name: str
+    read: Callable[[Path, int], npt.NDArray[Any]]
+    channels: int
+    dtype: str
+    version: int
+
+
+def decode_image(path: Path, size: int) -> Pixels:
+    """Decode one file to (size, size, 3)."""
+    return _read(path, lambda image: _square(image, size), target=size)
+
+
+RGB = ImageDecoder("rgb", decode_image, channels=3, dtype="|u1", version=DECODER_VERSION)
+
+
+def describe_image(path: Path) -> str:
+    """Decode one file to its end and say what is unusual about it; empty for an ordinary RGB picture."""
+    return _read(path, _unusual)
+
+
+def map_in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """Yield `work(item)` in order from a pool of threads (Pillow decodes outside Python's lock)."""
+    with ThreadPoolExecutor(_cores()) as pool:
+        for start in range(0, len(items), _WINDOW):
+            yield from pool.map(work, items[start : start + _WINDOW])
+
+
+def _read(path: Path, use: Callable[[Image.Image], R], target: int | None = None) -> R:
+    try:
+        with Image.open(path) as image:
+            _refuse_bomb(image)
+            if target is not None:
+                # libjpeg can halve a much larger picture while decoding; twice the target keeps it sharp
+                image.draft(None, (2 * target, 2 * target))
+            image.load()
+            return use(image)
+    except UnreadableImageError:
+        raise
+    except Exception as error:  # Pillow's plugins fail with almost any kind of exception on broken files
+        raise UnreadableImageError(_reason(error)) from error
+
+
+def _square(image: Image.Image, size: int) -> Pixels:
+    upright = ImageOps.exif_transpose(_to_rgb(image))
+    return np.asarray(upright.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0))
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I") or image.mode == "F":
+        grey = Image.fromarray(_eight_bits(np.asarray(image), sixteen=_is_sixteen_bit(image)))
+        grey.info.update(image.info)
+        return grey.convert("RGB")
+    if _is_transparent(image):
+        transparent = image.convert("RGBA")
+        white = Image.new("RGBA", transparent.size, "white")
+        white.alpha_composite(transparent)
+        flat = white.convert("RGB")
+        flat.info.update(image.info)
+        return flat
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    return image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info
+
+
+def _is_sixteen_bit(image: Image.Image) -> bool:
+    """Tell 16-bit grey; some versions of Pillow open a 16-bit PNG as 32-bit integers."""
+    return image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG")
+
+
+def _eight_bits(values: npt.NDArray[Any], *, sixteen: bool) -> Pixels:
+    """Scale grey values to 0..255: 16-bit by 257; others by the smallest usual range that holds them."""
+    low, high = float(values.min()), float(values.max())
+    if not (low >= 0 and high <= 65535):
+        raise UnreadableImageError(f"grey values {low:g} to {high:g}; expected 0..1, 0..255 or 0..65535")
+    if sixteen or high > 255:
+        scaled = values / 257.0
+    elif high <= 1 and values.dtype.kind == "f":
+        scaled = values * 255.0
+    else:
+        scaled = values.astype(np.float64)
+    return np.rint(scaled).astype(np.uint8)
+
+
+def _unusual(image: Image.Image) -> str:
+    found = []
+    if image.mode.startswith("I") or image.mode == "F":
+        found.append("16-bit grey" if _is_sixteen_bit(image) else "32-bit grey")
+        _eight_bits(np.asarray(image), sixteen=_is_sixteen_bit(image))
+    elif _is_transparent(image):
+        found.append("transparent parts")
+    elif image.mode != "RGB":
+        found.append({"L": "grey", "1": "black and white", "P": "palette"}.get(image.mode, image.mode))
+    if getattr(image, "n_frames", 1) > 1:
+        found.append("several frames")
+    if image.getexif().get(0x0112, 1) != 1:
+        found.append("rotated by EXIF")
+    return ", ".join(found)
+
+
+def _refuse_bomb(image: Image.Image) -> None:
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and image.width * image.height > limit:
+        raise UnreadableImageError(
+            f"{image.width} x {image.height} pixels; at most {limit} pixels are decoded"
+        )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image, or of an unknown kind"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = str(error).splitlines()
+    return text[0] if text else type(error).__name__
+
+
+def _cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -1,0 +1,217 @@
+"""What lies in a folder of images `domain/class/image`: a listing without opening a single file."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from unseen.data.images.decode import IMAGE_SUFFIXES
+from unseen.errors import UnseenError
+
+LAYOUT = "expected FOLDER/DOMAIN/CLASS/IMAGE, for example photo/dog/1.jpg"
+SITE_LAYOUT = "a site's folder is laid out CLASS/IMAGE, for example dog/1.jpg"
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """One image: its name below the folder, its place, and what tells that it has changed."""
+
+    name: str
+    domain: str
+    label: str
+    size: int
+    changed: int
+
+
+@dataclass(frozen=True)
+class FolderScan:
+    """The images of a folder and all that is odd about its layout.
+
+    empty_classes    class folders without an image, as domain/class
+    empty_domains    folders of the first level without any image below
+    homeless         images that lie too high: in the folder itself or in a domain's folder
+    too_deep         folders inside class folders, not looked into
+    other_files      files beside the images that are no images by their name
+    """
+
+    folder: Path
+    files: tuple[ImageFile, ...]
+    empty_classes: tuple[str, ...] = ()
+    empty_domains: tuple[str, ...] = ()
+    homeless: tuple[str, ...] = ()
+    too_deep: tuple[str, ...] = ()
+    other_files: tuple[str, ...] = ()
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """Domains with at least one image, sorted."""
+        return tuple(sorted({file.domain for file in self.files}))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Classes with at least one image in some domain, sorted."""
+        return tuple(sorted({file.label for file in self.files}))
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Files per domain and class."""
+        found = Counter((file.domain, file.label) for file in self.files)
+        return {domain: {label: found[domain, label] for label in self.classes} for domain in self.domains}
+
+    def problem(self) -> str | None:
+        """Say in one line why this folder cannot be trained on, or None."""
+        if not self.files and self.homeless:
+            return f"{self.folder}: images such as {self.homeless[0]} lie outside class folders; {LAYOUT}"
+        if not self.files:
+            return f"{self.folder}: no images ({', '.join(IMAGE_SUFFIXES)}) found; {LAYOUT}"
+        if len(self.domains) < 2:
+            return (
+                f"{self.folder}: found one domain only ({self.domains[0]}), expected at least two folders, "
+                f"one a domain; {LAYOUT}"
+            )
+        for place in self.empty_classes:
+            if place.split("/", 1)[1] not in self.classes:
+                return (
+                    f"{self.folder}: class folder {place} is empty and no other domain has that class; "
+                    "delete it, or put images into it"
+                )
+        return None
+
+    def problem_of_site(self) -> str | None:
+        """Say in one line why a site cannot take part with its folder CLASS/IMAGE, or None."""
+        if not self.files and self.too_deep:
+            return (
+                f"{self.folder}: found folders such as {self.too_deep[0]} in place of images; {SITE_LAYOUT}"
+            )
+        if not self.files:
+            return f"{self.folder}: no images ({', '.join(IMAGE_SUFFIXES)}) found; {SITE_LAYOUT}"
+        return None
+
+    def oddities(self) -> tuple[str, ...]:
+        """One line for each thing that was found and left out."""
+        return tuple(
+            f"{_some(names)} {text}"
+            for names, text in (
+                (self.empty_classes, "empty: that domain has no example of the class"),
+                (self.empty_domains, "left out: no images below"),
+                (self.homeless, "left out: outside class folders"),
+                (self.too_deep, "not looked into: folders inside a class folder"),
+                (self.other_files, "left out: not an image by its name"),
+            )
+            if names
+        )
+
+
+def scan_folder(folder: Path) -> FolderScan:
+    """List a folder; hidden files and folders are passed over."""
+    if not folder.is_dir():
+        raise UnseenError(f"no such folder: {folder}; {LAYOUT}")
+    found = _Findings(folder)
+    try:
+        found.collect()
+    except OSError as error:
+        raise UnseenError(f"could not list {error.filename or folder}: {error.strerror or error}") from error
+    return found.scan()
+
+
+def scan_site(folder: Path, *, site: str) -> FolderScan:
+    """List a site's own folder CLASS/IMAGE: one domain that is named like the site."""
+    if not folder.is_dir():
+        raise UnseenError(f"no such folder: {folder}; expected FOLDER/CLASS/IMAGE, for example dog/1.jpg")
+    found = _Findings(folder)
+    try:
+        found.collect_site(site)
+    except OSError as error:
+        raise UnseenError(f"could not list {error.filename or folder}: {error.strerror or error}") from error
+    return found.scan()
+
+
+class _Findings:
+    """The lists a scan fills."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files: list[ImageFile] = []
+        self.empty_classes: list[str] = []
+        self.empty_domains: list[str] = []
+        self.homeless: list[str] = []
+        self.too_deep: list[str] = []
+        self.other_files: list[str] = []
+
+    def collect(self) -> None:
+        for domain in self._folders(""):
+            before = len(self.files)
+            labels = self._folders(domain.name)
+            empty = [
+                f"{domain.name}/{label.name}"
+                for label in labels
+                if not self._class(domain.name, label, below=f"{domain.name}/")
+            ]
+            if len(self.files) == before:
+                self.empty_domains.append(domain.name)
+            else:
+                self.empty_classes.extend(empty)
+
+    def collect_site(self, site: str) -> None:
+        labels = self._folders("")
+        self.empty_classes += [label.name for label in labels if not self._class(site, label, below="")]
+
+    def scan(self) -> FolderScan:
+        return FolderScan(
+            self.folder,
+            tuple(self.files),
+            tuple(self.empty_classes),
+            tuple(self.empty_domains),
+            tuple(self.homeless),
+            tuple(self.too_deep),
+            tuple(self.other_files),
+        )
+
+    def _folders(self, below: str) -> list[os.DirEntry[str]]:
+        """List the folders below, noting files that lie there."""
+        folders = []
+        for entry in _entries(self.folder / below):
+            if entry.is_dir():
+                folders.append(entry)
+            else:
+                place = self.homeless if _is_image(entry.name) else self.other_files
+                place.append(f"{below}/{entry.name}".lstrip("/"))
+        return folders
+
+    def _class(self, domain: str, label: os.DirEntry[str], *, below: str) -> bool:
+        """Take up the images of one class folder and say whether there are any."""
+        before = len(self.files)
+        for entry in _entries(label.path):
+            name = f"{below}{label.name}/{entry.name}"
+            if entry.is_dir():
+                self.too_deep.append(name)
+            elif _is_image(entry.name):
+                size, changed = _state(entry)
+                self.files.append(ImageFile(name, domain, label.name, size, changed))
+            else:
+                self.other_files.append(name)
+        return len(self.files) > before
+
+
+def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        visible = [entry for entry in entries if not entry.name.startswith((".", "__MACOSX"))]
+    return sorted(visible, key=lambda entry: entry.name)
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(IMAGE_SUFFIXES)
+
+
+def _state(entry: os.DirEntry[str]) -> tuple[int, int]:
+    try:
+        found = entry.stat()
+    except OSError:  # a link to nowhere: kept, so that decoding reports it
+        return -1, -1
+    return found.st_size, found.st_mtime_ns
+
+
+def _some(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

@@ -1,0 +1,188 @@
+"""Tables as domains: a domain column, a target column, and features left raw.
+
+Scaling and one-hot columns come later (`encoding`), once it is known which domains are held out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unseen.data.dataset import Column, DataSet, Task
+from unseen.data.sources import DataRequest
+from unseen.data.tables.table_reader import (
+    Floats,
+    finite,
+    is_text,
+    level_numbers,
+    numbers,
+    read_arrow,
+    read_column,
+)
+from unseen.errors import UnseenError, UsageError, unknown_name
+
+MOST_CLASSES_OF_INTEGERS = 20
+
+
+def load_table(path: Path, request: DataRequest) -> DataSet:
+    """Load a CSV or Parquet file; rows without a domain or a target are left out with a note."""
+    table = read_arrow(path)
+    _check_request(path, table, request)
+    task = request.task or _decide_task(table[request.target_column])
+    table, notes = _complete_rows(path, table, request)
+    domain_of, domains = level_numbers(table[request.domain_column])
+    if _are_mostly_different(len(domains), table.num_rows):
+        raise UsageError(
+            f"{path}: column {request.domain_column!r} would make {len(domains)} domains of {table.num_rows} "
+            "rows; name another one with --domain-column"
+        )
+    targets, classes = _read_target(path, table, request.target_column, task)
+    if request.task is None and _is_integer(table[request.target_column]):
+        read_as = f"{len(classes)} classes" if classes else "a quantity (regression)"
+        notes.append(f"target {request.target_column!r} read as {read_as}; --task changes that")
+    columns, inputs, column_notes = _read_features(
+        path, table.drop_columns([request.domain_column, request.target_column])
+    )
+    return DataSet(
+        name=path.stem,
+        task=task,
+        inputs=inputs,
+        targets=targets,
+        domain_of=domain_of,
+        domains=domains,
+        classes=classes,
+        notes=(*notes, *column_notes),
+        columns=columns,
+    )
+
+
+def load_rows(path: Path, columns: tuple[Column, ...]) -> Floats:
+    """Read raw inputs for columns that are known already, such as those of a trained model.
+
+    Texts get the numbers of the given levels, and NaN if they are none of these; the file needs no
+    domain and no target.
+    """
+    table = read_arrow(path)
+    raw = np.full((table.num_rows, len(columns)), np.nan, dtype=np.float32)
+    for position, column in enumerate(columns):
+        if column.name not in table.column_names:
+            raise unknown_name(f"column of {path.name} (the model needs it)", column.name, table.column_names)
+        array = table[column.name]
+        if array.null_count == len(array):
+            continue
+        if column.levels is not None:
+            codes, names = level_numbers(array)
+            known = {name: number for number, name in enumerate(column.levels)}
+            raw[:, position] = np.array([*(known.get(name, np.nan) for name in names), np.nan])[codes]
+            continue
+        values = numbers(array)
+        if values is None:
+            raise UnseenError(
+                f"{path}: column {column.name!r} holds {array.type} values; the model was trained on numbers"
+            )
+        raw[:, position] = finite(values)[0]
+    return raw
+
+
+def _check_request(path: Path, table: Any, request: DataRequest) -> None:
+    """Refuse columns that are not there or cannot hold a domain or a target."""
+    from pyarrow import types
+
+    for option, name in (("--domain-column", request.domain_column), ("--target", request.target_column)):
+        if name not in table.column_names:
+            raise unknown_name(f"column of {path.name} ({option})", name, table.column_names)
+        kind = table[name].type
+        if types.is_nested(kind):
+            raise UsageError(f"{path}: column {name!r} holds {kind} values; name another one with {option}")
+    if request.domain_column == request.target_column:
+        raise UsageError(
+            f"--domain-column and --target both name {request.target_column!r}; they must differ"
+        )
+
+
+def _are_mostly_different(groups: int, rows: int) -> bool:
+    """Whether a column has a value of its own for most rows, so that it cannot be meant to group them."""
+    return groups > max(MOST_CLASSES_OF_INTEGERS, rows / 2)
+
+
+def _decide_task(target: Any) -> Task:
+    """Texts, truth values and few different integers are classes; all else is a quantity."""
+    from pyarrow import types
+
+    if is_text(target) or types.is_boolean(target.type):
+        return "classification"
+    if _is_integer(target) and len(level_numbers(target)[1]) <= MOST_CLASSES_OF_INTEGERS:
+        return "classification"
+    return "regression"
+
+
+def _is_integer(array: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_integer(array.type))
+
+
+def _complete_rows(path: Path, table: Any, request: DataRequest) -> tuple[Any, list[str]]:
+    """Keep the rows that have both a domain and a target."""
+    import pyarrow
+
+    has_domain = level_numbers(table[request.domain_column])[0] >= 0
+    target = table[request.target_column]
+    values = numbers(target)
+    has_target = level_numbers(target)[0] >= 0 if values is None else np.isfinite(finite(values)[0])
+    keep = has_domain & has_target
+    if not keep.any():
+        raise UnseenError(
+            f"{path}: no row has both a value in {request.domain_column!r} and in {request.target_column!r}"
+        )
+    if keep.all():
+        return table, []
+    note = (
+        f"left out {np.count_nonzero(~keep)} of {len(keep)} rows: "
+        f"{np.count_nonzero(~has_domain)} without {request.domain_column!r}, "
+        f"{np.count_nonzero(~has_target)} without a usable {request.target_column!r}"
+    )
+    return table.filter(pyarrow.array(keep)), [note]
+
+
+def _read_target(path: Path, table: Any, name: str, task: Task) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
+    if task == "classification":
+        codes, classes = level_numbers(table[name])
+        if _are_mostly_different(len(classes), table.num_rows):
+            raise UsageError(
+                f"{path}: target {name!r} would make {len(classes)} classes of {table.num_rows} rows; "
+                "name another column with --target or use --task regression"
+            )
+        return codes, classes
+    values = numbers(table[name])
+    if values is None:
+        example = table[name][0].as_py()
+        raise UsageError(
+            f"{path}: target column {name!r} holds {example!r}, but regression needs numbers; use "
+            "--task classification or another --target"
+        )
+    return finite(values)[0], ()
+
+
+def _read_features(path: Path, table: Any) -> tuple[tuple[Column, ...], Floats, list[str]]:
+    columns: list[Column] = []
+    values: list[Floats] = []
+    notes: list[str] = []
+    for name in table.column_names:
+        read = read_column(name, table[name])
+        if isinstance(read, str):
+            notes.append(f"left out column {name!r}: {read}")
+            continue
+        column, raw, note = read
+        columns.append(column)
+        values.append(raw)
+        notes += [note] if note else []
+    if not columns:
+        reason = "; ".join(notes) or "there is none beside domain and target"
+        raise UnseenError(
+            f"{path}: no usable feature column ({reason}); add columns with numbers or categories"
+        )
+    return tuple(columns), np.ascontiguousarray(np.column_stack(values)), notes

@@ -1,0 +1,98 @@
+"""Making a network by name: ours by registry, every other through timm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from unseen.errors import UsageError
+from unseen.models.network import Network
+from unseen.registry import Registry
+from unseen.seeding import global_torch_seed
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """What a network must fit: the shape of one input and how many numbers it predicts."""
+
+    input_shape: tuple[int, ...]
+    outputs: int
+
+    @property
+    def is_image(self) -> bool:
+        """Whether inputs are pictures (channels, height, width) or rows of a table."""
+        return len(self.input_shape) == 3
+
+    def image_shape(self, model: str, *, smallest: int = 1) -> tuple[int, int, int]:
+        """Return (channels, height, width), or say why `model` cannot take these inputs."""
+        if not self.is_image:
+            raise UsageError(
+                f"model {model!r} works on images, this data has rows of {self.input_shape[0]} columns: "
+                "use --model mlp"
+            )
+        channels, height, width = self.input_shape
+        if min(height, width) < smallest:
+            raise UsageError(
+                f"model {model!r} needs images of at least {smallest}x{smallest} pixels, these are "
+                f"{height}x{width}: use a larger --image-size or another --model"
+            )
+        return channels, height, width
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """A network that users can name.
+
+    parameters  how many it has for 10 classes and inputs of the shape `reference`; a test counts them
+    """
+
+    make: Callable[[InputSpec], Network]
+    description: str
+    reference: tuple[int, ...] = ()
+    parameters: int = 0
+
+
+class ModelSummary(NamedTuple):
+    """One line of the list of models; see `ModelEntry`."""
+
+    name: str
+    description: str
+    parameters: int
+    reference: tuple[int, ...]
+
+
+MODELS: Registry[ModelEntry] = Registry(
+    "model",
+    group="unseen.models",
+    builtin=("unseen.models.small_nets", "unseen.models.mini_vit", "unseen.models.timm_backbones"),
+)
+
+
+def build_model(name: str, facts: InputSpec, *, seed: int, weights: Path | None = None) -> Network:
+    """Make the named network with seeded initial weights, then load a weights file if one is given.
+
+    What a user should know of the loading (a head left out, say) is in the network's `notes`. A name that
+    ends in `+groupnorm` is the network with group norm in the place of its batch norm.
+    """
+    from unseen.models.group_norm import GROUP_NORM, replace_batch_norm
+    from unseen.models.pretrained import load_weights
+    from unseen.models.timm_backbones import make_timm
+
+    plain = name.removesuffix(GROUP_NORM)
+    with global_torch_seed(seed, "initial weights", plain):
+        network = MODELS[plain].make(facts) if plain in MODELS else make_timm(plain, facts)
+    network.model_name = name
+    if weights is not None:
+        network.notes += load_weights(network, weights).notes()
+    if plain != name:
+        replace_batch_norm(network, name=plain)
+    return network
+
+
+def list_models() -> list[ModelSummary]:
+    """List the networks known by name, small ones first; loads no zoo library."""
+    entries = [(name, MODELS[name]) for name in MODELS]
+    summaries = [ModelSummary(name, e.description, e.parameters, e.reference) for name, e in entries]
+    return sorted(summaries, key=lambda summary: summary.parameters)

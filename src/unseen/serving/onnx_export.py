@@ -1,0 +1,167 @@
+"""Writing an ONNX graph that takes pixels (or encoded rows) and gives probabilities (or values)."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from unseen.data.images.decode import Pixels
+from unseen.errors import UnseenError, missing_extra
+from unseen.seeding import torch_generator
+from unseen.serving.image_files import as_batch
+from unseen.serving.saved_model import ModelCard, SavedModel
+
+LIBRARIES = ("onnx", "onnxscript", "onnxruntime")
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+
+class ServedNetwork(nn.Module):
+    """The network with its preparation in front and what users want behind.
+
+    The arithmetic is that of `Normalize`: one multiply-add a pixel.
+    """
+
+    factor: Tensor
+    offset: Tensor
+
+    def __init__(self, saved: SavedModel) -> None:
+        super().__init__()
+        card = saved.card
+        self.network, self.task = saved.network, card.task
+        self.is_image = len(card.input_shape) == 3
+        self.target_mean, self.target_std = card.target_scale
+        largest = 1 if card.measured else 255
+        factors = [1 / (largest * std) for std in card.pixel_std]
+        offsets = [-mean / std for mean, std in zip(card.pixel_mean, card.pixel_std, strict=True)]
+        self.register_buffer("factor", torch.tensor(factors).view(1, -1, 1, 1))
+        self.register_buffer("offset", torch.tensor(offsets).view(1, -1, 1, 1))
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return (probabilities, logits), or (values,) in the target's own unit."""
+        if self.is_image:
+            inputs = inputs * self.factor + self.offset
+        outputs = self.network(inputs)
+        if self.task == "regression":
+            return (outputs * self.target_std + self.target_mean,)
+        return outputs.softmax(dim=1), outputs
+
+
+def require_onnx() -> None:
+    """Refuse early when a library is missing."""
+    for name in LIBRARIES:
+        if find_spec(name) is None:
+            raise missing_extra(name, "onnx", "exporting to ONNX")
+
+
+def write_graph(saved: SavedModel, file: Path, *, header: str) -> None:
+    """Write the graph with a free batch size and `header` in its metadata under the name `unseen`."""
+    require_onnx()
+    card = saved.card
+    served = ServedNetwork(saved).cpu().eval()
+    classifies = card.task == "classification"
+    try:
+        with _silence(), torch.no_grad():
+            program = torch.onnx.export(
+                served,
+                (torch.zeros(2, *card.input_shape),),
+                dynamo=True,
+                verbose=False,
+                input_names=["images" if served.is_image else "features"],
+                output_names=["probabilities", "logits"] if classifies else ["values"],
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+            )
+            if program is None:
+                raise AssertionError("torch.onnx.export gave no program")
+            program.model.metadata_props["unseen"] = header
+            program.save(file, external_data=False)
+    except OSError:
+        raise
+    except Exception as error:  # the exporter fails with many kinds of exception on unusual networks
+        reason = " ".join(str(error).split())[:200]
+        raise UnseenError(
+            f"model {card.model!r} cannot be exported to ONNX ({reason}); use --to safetensors"
+        ) from error
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep the exporter's chatter off the screen."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    nowhere = io.StringIO()
+    try:
+        with warnings.catch_warnings(), redirect_stdout(nowhere), redirect_stderr(nowhere):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+INVENTED = 16
+
+
+def example_inputs(saved: SavedModel, folder: Path) -> tuple[Tensor, str]:
+    """Inputs to compare on and what they are: held-out images that the run recorded, else invented ones."""
+    recorded = _recorded_images(folder / "records.jsonl", saved.card)
+    if recorded:
+        return as_batch(recorded), f"{len(recorded)} held-out images"
+    shape = (INVENTED, *saved.card.input_shape)
+    generator = torch_generator(0, "inputs to check an export")
+    if len(saved.card.input_shape) == 3 and not saved.card.measured:
+        return torch.randint(256, shape, generator=generator, dtype=torch.uint8), f"{INVENTED} noise images"
+    return torch.randn(shape, generator=generator), f"{INVENTED} random inputs"
+
+
+def compare(saved: SavedModel, file: Path, inputs: Tensor) -> float:
+    """Return the largest difference to the trained network, for all inputs at once and for one alone."""
+    require_onnx()
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    saved.network.cpu()
+    differences = []
+    for part in (inputs, inputs[:1]):
+        outputs = session.run(None, {name: np.ascontiguousarray(part.float().numpy())})
+        for ours, theirs in zip(_expected(saved, part), outputs, strict=True):
+            scale = max(1.0, float(ours.abs().max()))
+            differences.append(float((ours - torch.from_numpy(theirs)).abs().max()) / scale)
+    return float(np.max(differences))
+
+
+def _expected(saved: SavedModel, inputs: Tensor) -> tuple[Tensor, ...]:
+    outputs = saved.outputs(inputs)
+    return (outputs.softmax(dim=1), outputs) if saved.card.task == "classification" else (outputs,)
+
+
+def _recorded_images(records: Path, card: ModelCard) -> list[Pixels]:
+    """Read the example images of the report from a run's records; none where there are none that fit."""
+    try:
+        lines = [line for line in records.read_text(encoding="utf-8").splitlines() if '"final"' in line]
+        pictures = [example["png"] for example in json.loads(lines[-1])["examples"]]
+        images = [_pixels(base64.b64decode(picture)) for picture in pictures]
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return []
+    channels, height, width = card.input_shape if len(card.input_shape) == 3 else (0, 0, 0)
+    return [image for image in images if image.shape == (height, width, channels)]
+
+
+def _pixels(png: bytes) -> Pixels:
+    with Image.open(io.BytesIO(png)) as image:
+        pixels = np.asarray(image)
+    return pixels[..., None] if pixels.ndim == 2 else pixels
