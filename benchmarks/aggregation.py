@@ -35,7 +35,7 @@ from unseen.aggregation import (
     sign_agreement,
     weighted_mean,
 )
-from unseen.aggregation import gradient_surgery as gram
+from unseen.aggregation import gram
 from unseen.models import InputSpec, Kind, Layout, build_model
 
 SPREAD = 1e-4

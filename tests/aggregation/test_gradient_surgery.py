@@ -8,8 +8,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from unseen.aggregation import VisitOrder, align_conflicts, draw_visit_order, project_conflicts
-from unseen.aggregation import gradient_surgery as gram
+from unseen.aggregation import VisitOrder, align_conflicts, draw_visit_order, gram, project_conflicts
 
 KINDS = ("conflicting", "agreeing", "identical", "with zeros", "opposite", "scattered")
 

@@ -12,6 +12,7 @@ from torch import nn
 from unseen.aggregation import (
     combine_clients,
     cosines,
+    gram,
     layer_distances,
     layerwise_weighted_sum,
     sign_agreement,
@@ -19,7 +20,6 @@ from unseen.aggregation import (
     weighted_mean,
     weighted_sum,
 )
-from unseen.aggregation import gradient_surgery as gram
 from unseen.aggregation.blockwise import BLOCK_BYTES, block_width
 from unseen.models import Kind, Layout
 
