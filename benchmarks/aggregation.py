@@ -28,6 +28,7 @@ from unseen.aggregation import (
     align_conflicts,
     combine_clients,
     draw_visit_order,
+    gram,
     layer_distances,
     layerwise_weighted_sum,
     normalize_weights,
@@ -35,7 +36,6 @@ from unseen.aggregation import (
     sign_agreement,
     weighted_mean,
 )
-from unseen.aggregation import gram
 from unseen.models import InputSpec, Kind, Layout, build_model
 
 SPREAD = 1e-4
