@@ -1,1 +1,1 @@
-"""Runs on Flower from end to end: what coordinator and sites do, and how a job is handed in and followed."""
+"""Federations across machines: the coordinator, the sites, their keys, and submitting a job to them."""

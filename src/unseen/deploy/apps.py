@@ -1,4 +1,4 @@
-"""The two halves of the Flower app: Flower loads `server_app` at the coordinator and `client_app` at a site.
+"""The Flower app: Flower loads `server_app` at the coordinator and `client_app` at each site.
 
 The app's configuration carries the job (see `app_folder.py`); a site's name, data and home come from its own
 SuperNode (`--node-config`), never from the coordinator.
@@ -23,7 +23,7 @@ client_app = ClientApp()
 
 @server_app.main()
 def coordinate_job(grid: Grid, context: Context) -> None:
-    """Run the job that the app's configuration holds."""
+    """Run the job in the app's configuration."""
     from unseen.config import RunConfig
     from unseen.deploy.coordinator import RoundPolicy, coordinate
     from unseen.deploy.events import EventLog

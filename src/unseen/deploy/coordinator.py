@@ -1,4 +1,4 @@
-"""What the coordinator does: wait for sites, take the census, then an ordinary run on another engine."""
+"""The coordinator's side of a job: wait for sites, collect their summaries, run on the Flower engine."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
 SETTLED_SECONDS = 5.0
-"""Where a job names no sources, all sites take part that are there when none came for so long."""
+"""If a job names no sources, all sites take part that are connected when no new one came for this long."""
 
 
 @dataclass(frozen=True)
 class RoundPolicy:
-    """How long sites may take, and how few of them will do.
+    """How long sites may take to answer, and how many must.
 
-    deadline   seconds within which a site must answer, and in which sites must come at the start
-    min_sites  sound updates without which a round does not count
+    deadline   seconds within which a site must answer, and must connect at the start
+    min_sites  usable updates that a round needs to count
     """
 
     deadline: float = 3600.0
@@ -66,7 +66,7 @@ def coordinate(
     callbacks: Callbacks = None,
     names: Mapping[str, str] | None = None,
 ) -> RunResult:
-    """Run (or continue) a job with the sites that Flower connects; `names` as in `Coordinator`."""
+    """Run (or resume) a job with the sites that Flower connects; `names` as in `SuperLinkConnection`."""
     if make_method(config.method, config.settings).topology == "pooled":
         raise UsageError(
             f"method {config.method!r} pools all data in one place; on Flower it stays at the sites"
@@ -94,7 +94,7 @@ def coordinate(
 
 
 class SiteCollector:
-    """Meets the sites at the start of a run, and judges those that come (or come back) later."""
+    """Collects the sites' summaries at the start of a run, and decides about sites that connect later."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class SiteCollector:
         )
 
     def census(self) -> Census:
-        """Wait for the sites of the job, then fix who takes part; a continued run has fixed it already."""
+        """Wait for the job's sites, then fix who takes part; a resumed run keeps its participants."""
         outside = {*self.config.hold_out, *self.config.validate_on}
         wanted = set(self.known or (*outside, *self.config.sources))
         if self.known:
@@ -145,10 +145,10 @@ class SiteCollector:
                 )
             time.sleep(0.5)
 
-    def welcome(self, site: str, facts: dict[str, Any]) -> str | None:
-        """Take up a site, or say why not: after the start only known ones, with the data they had."""
+    def welcome(self, site: str, summary: dict[str, Any]) -> str | None:
+        """Accept a site (None) or return the reason; after the start only known sites with the same data."""
         try:
-            said = SiteSummary.from_dict(facts)
+            said = SiteSummary.from_dict(summary)
         except UnseenError as error:
             return str(error)
         if self.known is None:
@@ -166,7 +166,7 @@ def _path(folder: RunFolder) -> Path:
 
 
 def _read(folder: RunFolder) -> Census | None:
-    """Who took part in the run that is to be continued."""
+    """Read who took part in the run to resume."""
     if not _path(folder).exists():
         return None
     values = json.loads(_path(folder).read_text(encoding="utf-8"))

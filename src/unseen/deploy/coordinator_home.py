@@ -1,4 +1,4 @@
-"""A coordinator's home: its address, certificates, state and the sites it lets in; and its SuperLink."""
+"""The coordinator's home folder: address, certificates, state, admitted sites; and starting its SuperLink."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 @dataclass(frozen=True)
 class CoordinatorHome:
-    """The folder of a coordinator.
+    """Settings stored in a coordinator's home folder.
 
-    hosts  names or addresses under which sites find it; the first one stands in invitations
+    hosts  names or addresses under which sites reach it; invitations carry the first one
     """
 
     path: Path
@@ -44,49 +44,49 @@ class CoordinatorHome:
 
     @classmethod
     def load(cls, path: Path) -> CoordinatorHome:
-        """Read a home that `unseen up` has made."""
+        """Read a home that `unseen up` created."""
         file = settings_file(path)
         if not file.exists():
             raise UsageError(
-                f"{path} is no coordinator's home; make one: unseen up --home {path} --host NAME"
+                f"{path} is not a coordinator's home; create one: unseen up --home {path} --host NAME"
             )
         values = json.loads(file.read_text(encoding="utf-8"))
         return cls(path, tuple(values["hosts"]), int(values["port"]))
 
     @property
     def address(self) -> str:
-        """Where sites find it."""
+        """Address under which sites reach the coordinator, host:port."""
         host = self.hosts[0]
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     @property
     def here(self) -> SuperLinkConnection:
-        """How commands on this machine reach it."""
+        """Connection for commands on this machine."""
         names = {member.node: member.site for member in Members(self.path) if member.node}
         return SuperLinkConnection(f"{LOOPBACK}:{self.port}", self.path / "tls" / "ca.crt", names)
 
     @property
     def listens_on(self) -> str:
-        """Loopback alone where all its names mean this machine, else all of its networks."""
+        """Interface to listen on: loopback if all host names mean this machine, else all interfaces."""
         return LOOPBACK if all(_is_loopback(host) for host in self.hosts) else EVERYWHERE
 
     @property
     def log(self) -> Path:
-        """What Flower says."""
+        """Log file of the SuperLink."""
         return self.path / "superlink.log"
 
     def certificates(self) -> Certificates:
-        """Those that lie there, or new ones."""
+        """Load the certificates, or create them."""
         return make_certificates(self.path / "tls", self.hosts)
 
 
 def settings_file(path: Path) -> Path:
-    """Where a home says what it is."""
+    """Return the file with the home's settings."""
     return path / "coordinator.json"
 
 
 def open_home(path: Path, *, hosts: Sequence[str] = (), port: int | None = None) -> CoordinatorHome:
-    """Make a home, or continue one; what is not given stays as it was."""
+    """Create a home, or open an existing one; options that are not given keep their values."""
     known = CoordinatorHome.load(path) if settings_file(path).exists() else None
     home = CoordinatorHome(
         path,
@@ -105,7 +105,7 @@ def open_home(path: Path, *, hosts: Sequence[str] = (), port: int | None = None)
 
 
 def start_coordinator(home: CoordinatorHome, *, log: IO[str]) -> subprocess.Popen[str]:
-    """Start the SuperLink with TLS and keys, and make sure that only its door for sites is open."""
+    """Start the SuperLink with TLS and keys, and check that only its API for sites can be reached."""
     _require_free(home.port)
     process = start_superlink(
         home.path,

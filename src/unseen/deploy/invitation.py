@@ -1,4 +1,4 @@
-"""What a site needs to find its coordinator and to recognise it: a small file without any secret."""
+"""The invitation: a small file, without any secret, by which a site finds and recognizes its coordinator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unseen.fileio import write_text
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 SUFFIX = ".invitation"
 _TEXT = """\
-# An invitation to train with Unseen. It holds no secret. At the site, beside its data:
+# An invitation to train with Unseen. It holds no secret. At the site, next to its data:
 #     unseen join {file} --data FOLDER
 site = {site}
 coordinator = {address}
@@ -25,7 +25,7 @@ ca = '''
 
 @dataclass(frozen=True)
 class Invitation:
-    """The site's name, the coordinator's address (host:port), and the authority of its certificate (PEM)."""
+    """The site's name, the coordinator's address (host:port) and its CA certificate (PEM)."""
 
     site: str
     address: str
@@ -45,7 +45,9 @@ class Invitation:
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError) as error:
-            raise UsageError(f"{path} is no invitation; expected the file of `unseen invite SITE`") from error
+            raise UsageError(
+                f"{path} is not an invitation; expected the file of `unseen invite SITE`"
+            ) from error
         require_site_name(found.site)
         if "BEGIN CERTIFICATE" not in found.ca or not re.fullmatch(r".+:\d+", found.address):
             raise UsageError(f"{path} is incomplete; ask the coordinator for another (`unseen invite`)")
@@ -53,7 +55,7 @@ class Invitation:
 
 
 def require_site_name(site: str) -> str:
-    """Refuse names that cannot be files and domains as well."""
+    """Check that a name can serve as file name and domain name."""
     if not SITE_NAME.fullmatch(site):
         raise UsageError(
             f"{site!r} cannot be a site's name: expected letters, digits, '.', '-' or '_', at most 63"

@@ -1,4 +1,4 @@
-"""The job as sites get it: the resolved configuration, and what no site can know alone."""
+"""The job as sent to sites: the resolved configuration, and what no single site can know."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from unseen.runner.prepare import Setup
 
 @dataclass(frozen=True)
 class Job:
-    """What a site needs beside its own samples to be the part of the experiment that it is.
+    """What a site needs, in addition to its own samples, to build its part of the experiment.
 
-    run_id   names the folder in which the site keeps its clients' memory
-    threads  the same at every site, because sums depend on it
+    run_id   names the folder in which the site keeps its client state
+    threads  the same at every site, because the order of summation depends on it
     """
 
     config: RunConfig
@@ -27,7 +27,7 @@ class Job:
 
     @classmethod
     def of(cls, setup: Setup) -> Job:
-        """Take the job from the coordinator's set-up."""
+        """Create the job from the coordinator's prepared run."""
         data, federation = setup.experiment.data, setup.experiment.federation
         return cls(
             config=for_sites(setup.config),
@@ -40,12 +40,12 @@ class Job:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Describe in JSON's values."""
+        """Convert to JSON values."""
         return {**asdict(self), "config": config_values(self.config)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Job:
-        """Read what came as JSON; what else the message says of the job is not for here."""
+        """Read a job from JSON values; unknown keys are ignored."""
         names = {key: tuple(values[key]) for key in ("domains", "classes", "sources")}
         return cls(
             config=RunConfig.from_mapping(values["config"]),
@@ -57,11 +57,11 @@ class Job:
 
 
 def config_values(config: RunConfig) -> dict[str, Any]:
-    """A configuration in JSON's values; what is open is left out."""
+    """Convert a configuration to JSON values, without unset fields."""
     values = {key: value for key, value in asdict(config).items() if value is not None}
     return values | {"settings": dict(config.settings), "protect_settings": dict(config.protect_settings)}
 
 
 def for_sites(config: RunConfig) -> RunConfig:
-    """Leave out what concerns the coordinator's own machine: sites get weights by message."""
+    """Drop what concerns the coordinator's machine only; sites receive weights by message."""
     return config.resolved(weights=None, data_root=None, data="", workers=1)

@@ -1,4 +1,4 @@
-"""A site's key pair. It is made at the site; only the public half, one line of text, is given away."""
+"""A site's key pair. It is created at the site; only the public key, one line of text, leaves it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ CURVES = ("secp256r1", "secp384r1", "secp521r1")
 
 @dataclass(frozen=True)
 class SiteKey:
-    """The files of a key pair."""
+    """Paths of a key pair."""
 
     private: Path
     public: Path
 
     @property
     def line(self) -> str:
-        """The public half."""
+        """Public key, one line of text."""
         return self.public.read_text(encoding="utf-8").strip()
 
 
 def site_key(folder: Path, site: str) -> SiteKey:
-    """Take the key pair of a site, or make it where there is none."""
+    """Load a site's key pair, or create it."""
     key = SiteKey(folder / f"{site}.key", folder / f"{site}.pub")
     if not key.private.exists():
         _make(key, site)
@@ -55,7 +55,7 @@ def _make(key: SiteKey, site: str) -> None:
 
 
 def read_public_key(given: str) -> str:
-    """Take a public key from a file, or as the line itself; refuse anything else, above all a private key."""
+    """Read a public key from a file or the line itself; refuse anything else, above all a private key."""
     require_cryptography()
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
@@ -71,7 +71,7 @@ def read_public_key(given: str) -> str:
         key = serialization.load_ssh_public_key(text.encode())
     except (ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(
-            f"{given} is no public key; expected the .pub file that `unseen join` made"
+            f"{given} is not a public key; expected the .pub file that `unseen join` created"
         ) from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in CURVES:
         raise UsageError(f"{given}: expected an ECDSA key as `unseen join` makes it, not {text.split()[0]}")
@@ -86,6 +86,6 @@ def _file(given: str) -> str:
 
 
 def fingerprint(line: str) -> str:
-    """What two people can compare over the telephone; the same as `ssh-keygen -l` shows."""
+    """Return the fingerprint that `ssh-keygen -l` shows, for two people to compare over the phone."""
     digest = hashlib.sha256(base64.b64decode(line.split()[1])).digest()
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"

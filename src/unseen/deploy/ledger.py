@@ -1,6 +1,6 @@
-"""What left a site: one line for every answer, with each kind of value and its bytes.
+"""A site's disclosure ledger: one line per answer, with each kind of value that left and its bytes.
 
-It is written at the site, by the process that sends, before the answer goes out.
+It is written at the site by the sending process, before the answer is sent.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ HEADERS = {
     "consult": "answers to the protection",
     "evaluate": "loss sums",
 }
-"""What an answer says beside its arrays."""
+"""What an answer's header holds."""
 ARRAYS = {"evaluate": "counts that metrics follow from"}
 
 
 def append_entry(home: Path, request: SiteMessage, answer: SiteMessage) -> None:
-    """Add a line for an answer that is about to leave."""
+    """Append a line for an answer that is about to be sent."""
     values = disclosed_bytes(request, answer)
     header = request.header
     line = {
@@ -48,7 +48,7 @@ def append_entry(home: Path, request: SiteMessage, answer: SiteMessage) -> None:
 
 
 def disclosed_bytes(request: SiteMessage, answer: SiteMessage) -> dict[str, int]:
-    """Bytes of every kind of value in an answer."""
+    """Count the bytes per kind of value in an answer."""
     ask = str(request.header.get("ask"))
     sent: Counter[str] = Counter()
     for name, array in answer.arrays.items():
@@ -59,7 +59,7 @@ def disclosed_bytes(request: SiteMessage, answer: SiteMessage) -> dict[str, int]
 
 
 def _kind(name: str, request: SiteMessage) -> str:
-    """What an array of a client is: weights, what its method sends beside them, or the protection's."""
+    """Name the kind of a client's array: weights, a method's extra value, or a protection's message."""
     _, _, what = name.partition("/")
     if request.header.get("ask") == "consult":
         return f"protection: {what}"
@@ -69,14 +69,14 @@ def _kind(name: str, request: SiteMessage) -> str:
 
 
 class Ledger:
-    """Reads the lines of a site's home that have come since the last look."""
+    """Reads the entries that were added since the last call."""
 
     def __init__(self, home: Path) -> None:
         self.path = home / LEDGER
         self._read = self.path.stat().st_size if self.path.exists() else 0
 
     def new(self) -> list[dict[str, Any]]:
-        """Whole lines only; half of one waits for the next look."""
+        """Return new complete lines; an incomplete one is left for the next call."""
         with suppress(FileNotFoundError), self.path.open("rb") as file:
             file.seek(self._read)
             text = file.read()
@@ -95,7 +95,7 @@ ACTIONS = {
 
 
 def describe_entry(line: Mapping[str, Any]) -> Iterator[str]:
-    """What was done, and what left for it."""
+    """Describe an entry in sentences for the people at a site."""
     if "notice" in line:
         yield f"the coordinator says: {line['notice']}"
     if "error" in line:

@@ -1,7 +1,7 @@
-"""The sites that a coordinator lets in: one public key each, kept in its home and registered with Flower.
+"""The sites that a coordinator admits: one public key each, stored in its home and registered with Flower.
 
-A key may be given while nothing runs; `unseen up` registers what is missing. Flower's own list knows numbers
-only, so which number is which site is kept here.
+A key can be added while no SuperLink runs; `unseen up` registers what is missing. Flower's own list has
+node ids only, so the mapping from node id to site is kept here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from unseen.fileio import write_json, write_text
 
 @dataclass(frozen=True)
 class Member:
-    """A site's public key, and the number Flower gave it ("" before it is registered)."""
+    """A site's public key and Flower's node id ("" until it is registered)."""
 
     site: str
     key: str
@@ -28,7 +28,7 @@ class Member:
 
 
 class Members:
-    """The list in a coordinator's home."""
+    """The admitted sites in a coordinator's home."""
 
     def __init__(self, home: Path) -> None:
         self.home, self.path = home, home / "sites.json"
@@ -39,11 +39,11 @@ class Members:
         return iter(list(self._members.values()))
 
     def get(self, site: str) -> Member | None:
-        """The member of this name, if there is one."""
+        """Return the member of this name, or None."""
         return self._members.get(site)
 
     def add(self, site: str, key: str) -> Member:
-        """Take up a site's key; another key in its place is refused."""
+        """Add a site's key; refuse to replace another one."""
         known = self._members.get(site)
         if known is not None:
             if known.key != key:
@@ -58,9 +58,9 @@ class Members:
         return self._keep(Member(site, key))
 
     def register(self, coordinator: SuperLinkConnection, *, all_known: bool = True) -> None:
-        """Register with a running SuperLink whom it does not know yet.
+        """Register members that the running SuperLink does not know yet.
 
-        all_known  take our own word for it; else ask the SuperLink, whose database may have been lost
+        all_known  trust the stored node ids; else ask the SuperLink, whose database may have been lost
         """
         waiting = [member for member in self if not member.node]
         if not all_known:
@@ -78,7 +78,7 @@ class Members:
         self._keep(Member(member.site, member.key, str(said["node-id"])))
 
     def revoke(self, site: str, coordinator: SuperLinkConnection | None) -> None:
-        """Let a site in no more; a running SuperLink (if there is one) is told."""
+        """Remove a site's key, and unregister it at a running SuperLink."""
         member = self._members.pop(site, None)
         if member is None:
             raise UsageError(f"site {site} has no key here; known: {', '.join(self._members) or 'none'}")
@@ -96,6 +96,6 @@ class Members:
 
 
 def known_nodes(coordinator: SuperLinkConnection, home: Path) -> list[dict[str, Any]]:
-    """What the SuperLink knows of its nodes."""
+    """List the nodes that the SuperLink knows."""
     said = run_flwr_json(["supernode", "list"], coordinator, home=home / "asking")
     return list(said["nodes"])

@@ -1,4 +1,4 @@
-"""What a site does when asked: tell of its data, train its clients, evaluate. All of it beside the data."""
+"""A site's side of a job: summarize its data, train its clients, evaluate; all of it next to the data."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ log = logging.getLogger("unseen.site")
 
 @dataclass(frozen=True)
 class Site:
-    """A site: its name, where its samples lie, and where it keeps its clients' memory."""
+    """A site: its name, its data, and the home folder that holds its client state."""
 
     name: str
     data: str
     home: Path
 
     def samples(self, config: RunConfig) -> SiteSamples:
-        """Load the samples as the job wants them read; what is wrong with files stays in the site's log."""
+        """Load the samples as the job asks; details of unreadable files stay in the site's log."""
         try:
             samples = load_site(self.name, replace(data_request(config), source=self.data))
         except UnseenError as error:
             log.error("%s", error)
-            raise UnseenError("its data cannot be used; the reason stands in the site's own log") from error
+            raise UnseenError("its data cannot be used; the reason is in the site's own log") from error
         if samples.columns:
-            raise UsageError("its data is a table; across sites only images can be learnt from so far")
+            raise UsageError("its data is a table; federations across sites support images only so far")
         for note in samples.notes:
             log.info("%s", note)
         return samples
 
     def answer(self, request: SiteMessage) -> SiteMessage:
-        """Do what a message asks; whatever goes wrong becomes an answer that says so."""
+        """Answer a request; any error becomes an answer that reports it."""
         try:
             if notice := request.header.get("notice"):
                 log.warning("the coordinator says: %s", notice)
@@ -61,7 +61,7 @@ class Site:
             log.error("%s", error)
             return SiteMessage({"site": self.name, "error": str(error)})
         except Exception as error:
-            log.exception("could not do what was asked")
+            log.exception("request failed")
             said = f"{type(error).__name__}: {error}".replace(self.data, "DATA")
             return SiteMessage({"site": self.name, "error": said})
 
@@ -81,7 +81,7 @@ class Site:
 
 
 class SitePart:
-    """A site's part of one run."""
+    """A site's part of one run: its experiment, and the answers to training and evaluation requests."""
 
     def __init__(self, site: Site, job: Job, layout: str) -> None:
         self.site, self.job = site, job
@@ -97,7 +97,7 @@ class SitePart:
 
     @cached_property
     def experiment(self) -> Experiment:
-        """The experiment as far as it concerns this site."""
+        """The experiment, with this site's samples only."""
         job, config = self.job, self.job.config
         if self.site.name not in job.domains:
             raise UsageError(f"site {self.site.name!r} has no part in this run of {', '.join(job.domains)}")
@@ -116,7 +116,7 @@ class SitePart:
         return make_experiment(config, data, federation, method=method)
 
     def train(self, request: SiteMessage) -> SiteMessage:
-        """Run the method's client half for the clients named, from the weights that came."""
+        """Train the named clients from the received weights."""
         experiment, states = self.experiment, self._states(request)
         start = RoundStart(
             request.header["round"],
@@ -150,7 +150,7 @@ class SitePart:
             log.warning("round %s: the update of %s will be set aside: %s", round, client, reason)
 
     def consult(self, request: SiteMessage) -> SiteMessage:
-        """Let clients answer messages of the protection's server half; a refusal is an answer too."""
+        """Let clients answer messages of the protection's server side; a refusal is an answer too."""
         states, round = self._states(request), request.header["round"]
         reply = SiteMessage({"site": self.site.name, "refusals": {}})
         for name in request.header["clients"]:
@@ -166,9 +166,9 @@ class SitePart:
         return reply
 
     def _states(self, request: SiteMessage) -> StateStore:
-        """The memory of the site's clients in this run, at the versions that the message names.
+        """Open the client state of this run at the versions that the request names.
 
-        A version of an earlier round stands in a checkpoint, so no other will be needed again.
+        A version from an earlier round is in a checkpoint already, so older ones are deleted.
         """
         store = StateStore(self.site.home / "memory" / self.job.run_id, request.header["versions"])
         for key, version in store.versions.items():
@@ -182,7 +182,7 @@ class SitePart:
         return store
 
     def evaluate(self, request: SiteMessage) -> SiteMessage:
-        """Tally the deployed network on the splits named."""
+        """Evaluate the deployed network on the named splits."""
         sets: list[EvaluationSet] = [(self.site.name, split) for split in request.header["splits"]]
         self.workspace.flat.load(to_tensor(request.arrays["weights"]))
         return pack_tallies(self.workspace.evaluate_all(sets))

@@ -1,4 +1,4 @@
-"""A site at work: its SuperNode, started again whenever it ends, and what it does told in plain words."""
+"""The site's home folder, and keeping its SuperNode connected; activity is reported in plain sentences."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from unseen.deploy.tls import PUBLIC, write_new
 from unseen.errors import UnseenError, UsageError
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 3.0, 30.0
-"""Seconds between two attempts; after a failure twice as many as before."""
+"""Seconds between two connection attempts; doubled after each failure."""
 LOOK_SECONDS = 0.5
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class SiteHome:
-    """The folder of a site: its key, the coordinator's authority, its log, its clients' memory."""
+    """A site's home folder: its key, the coordinator's CA, its log, its client state."""
 
     path: Path
     invitation: Invitation
@@ -36,22 +36,22 @@ class SiteHome:
 
     @property
     def ca(self) -> Path:
-        """The authority of the invitation."""
+        """CA certificate of the invitation."""
         return self.path / "ca.crt"
 
     @property
     def log(self) -> Path:
-        """What Flower says."""
+        """Log file of the SuperNode."""
         return self.path / "supernode.log"
 
     @property
     def been_inside(self) -> Path:
-        """Is there once the coordinator has let this site in."""
+        """Marker file: exists once the coordinator has admitted this site."""
         return self.path / "connected"
 
 
 def open_site(path: Path, invitation: Invitation) -> SiteHome:
-    """Make a site's home, or continue one; its key stays, and so does the authority it trusts."""
+    """Create a site's home, or open an existing one; its key and the CA that it trusts never change."""
     home = SiteHome(path, invitation, site_key(path, invitation.site))
     if not home.ca.exists():
         write_new(home.ca, invitation.ca.encode(), mode=PUBLIC)
@@ -80,7 +80,7 @@ def stay_connected(home: SiteHome, data: str, say: Say) -> None:
 
 
 def reason_unreachable(home: SiteHome) -> str | None:
-    """Try the coordinator's door: None if it opens; an impostor's door ends everything."""
+    """Try a TLS connection: return None or the reason; raise if the CA did not sign the certificate."""
     address = home.invitation.address
     host, _, port = address.rpartition(":")
     trust = ssl.create_default_context(cafile=home.ca)
@@ -102,7 +102,7 @@ def reason_unreachable(home: SiteHome) -> str | None:
 
 
 class Connection:
-    """The SuperNode, and beside it the warm process, started once the coordinator lets the site in."""
+    """The SuperNode and its prefork server, which starts once the coordinator has admitted the site."""
 
     def __init__(self, home: SiteHome, data: str, say: Say) -> None:
         self.home, self.data, self.say = home, data, say
@@ -119,7 +119,7 @@ class Connection:
             stop_process(self._warm)
 
     def run_once(self) -> str | None:
-        """Run the SuperNode to its end; return why it was not let in, or None if it was."""
+        """Run the SuperNode until it ends; return why it was refused, or None if it was admitted."""
         home = self.home
         with home.log.open("a", encoding="utf-8") as log:
             start = log.tell()

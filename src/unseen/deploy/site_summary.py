@@ -1,8 +1,8 @@
-"""What sites say of their data before a run, and the data set without samples that is made of it.
+"""Per-site summaries of the data, collected before a run, and a placeholder data set built from them.
 
-The stand-in has as many samples of every class in every domain as there are at the sites. So everything
-that depends on numbers and names alone (clients, sizes of splits, the model's outputs) comes out as on
-one machine.
+The placeholder has as many samples per class and domain as the sites have, but no content. So everything
+that depends on counts and names only (clients, split sizes, the model's outputs) equals a run on one
+machine.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ SHAPE = "shape of a sample, fingerprint of the data"
 
 @dataclass(frozen=True)
 class SiteSummary:
-    """What one site says of its data.
+    """Summary of one site's data.
 
-    counts    how many samples of each class; for regression, of all
+    counts    samples per class; for regression, in total
     shape     of a sample as it is stored
     measured  whether samples are measured values, not pixels of 8 bits
     """
@@ -54,12 +54,12 @@ class SiteSummary:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Describe in JSON's values."""
+        """Convert to JSON values."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SiteSummary:
-        """Read what came as JSON."""
+        """Read a summary from JSON values."""
         try:
             return cls(
                 task=cast(Task, values["task"]),
@@ -70,15 +70,15 @@ class SiteSummary:
                 measured=bool(values["measured"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UnseenError(f"told nothing usable of its data ({error!r})") from error
+            raise UnseenError(f"sent an unusable summary of its data ({error!r})") from error
 
 
 Census = dict[str, SiteSummary]
-"""Every site's facts, by name."""
+"""Every site's summary, by name."""
 
 
 def merge_classes(census: Census) -> tuple[str, ...]:
-    """The order of all classes: the sites' own where they all have the same, else the sorted union."""
+    """Return the order of all classes: the sites' own order if they agree, else the sorted union."""
     orders = {facts.classes for facts in census.values()}
     if len(orders) == 1:
         return next(iter(orders))
@@ -86,7 +86,7 @@ def merge_classes(census: Census) -> tuple[str, ...]:
 
 
 def make_placeholder_data(census: Census, *, name: str) -> DataSet:
-    """Make the data set that has the sites' numbers and none of their samples."""
+    """Build a data set with the sites' sample counts and none of their samples."""
     domains = tuple(sorted(census))
     first = census[domains[0]]
     for domain in domains[1:]:
@@ -123,7 +123,7 @@ def _fingerprint(census: Census, classes: tuple[str, ...]) -> str:
 
 
 def census_disclosure(census: Census) -> list[Record]:
-    """What the census let leave the sites, beside the numbers of samples that every run tells of."""
+    """List what the summaries disclose, in addition to the sample counts that every run records."""
     left = DisclosureLog()
     for site, facts in census.items():
         names, about = "".join(facts.classes), 2 + len(facts.shape)
@@ -133,5 +133,5 @@ def census_disclosure(census: Census) -> list[Record]:
 
 
 def data_name(source: str) -> str:
-    """What reports call the data: as on one machine where the sites are folders of one."""
+    """Return the data set's name in reports: as on one machine if the sites are folders of one data set."""
     return Path(source).name if not Path(source).suffix else Path(source).stem

@@ -1,4 +1,4 @@
-"""Who is connected to a coordinator, and the runs it has had: Flower's lists with our names."""
+"""Status of a federation: connected sites and past runs, from Flower's lists with our site names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unseen.deploy.members import Members, known_nodes
 
 @dataclass(frozen=True)
 class Row:
-    """A site or a run, its state, and since when it has been so."""
+    """A site or a run, its status, and since when it has it."""
 
     name: str
     status: str
@@ -28,12 +28,12 @@ class FederationStatus:
     runs: tuple[Row, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain values, for JSON."""
+        """Convert to JSON values."""
         return asdict(self)
 
 
 def federation_status(path: Path) -> FederationStatus:
-    """Ask the coordinator that runs in this home."""
+    """Query the coordinator that runs in this home."""
     home, members = CoordinatorHome.load(path), Members(path)
     nodes = {node["node-id"]: node for node in known_nodes(home.here, path)}
     sites = tuple(_site(member.site, nodes.get(member.node)) for member in members)

@@ -1,4 +1,4 @@
-"""Handing a job to the coordinator's SuperLink with Flower's own command, and following it to its end."""
+"""Submit a job to the coordinator's SuperLink with Flower's own command, and follow it to its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_on_flower(
     terms: RoundPolicy | None = None,
     callbacks: Callbacks = None,
 ) -> RunResult:
-    """Run a job on the sites of a coordinator that runs on this machine; return what it leaves in `out`."""
+    """Run a job on the sites of a coordinator on this machine; return the result in `out`."""
     require_flower()
     following, folder = CallbackList(callbacks), RunFolder(out)
     if not (resume and folder.holds_run):
@@ -56,7 +56,7 @@ def run_on_flower(
 
 
 def submit(app: Path, coordinator: SuperLinkConnection, *, home: Path) -> str:
-    """Hand an app to the SuperLink; return the number that Flower gives the run."""
+    """Submit an app to the SuperLink; return Flower's run id."""
     said = run_flwr(["run", str(app), "--format", "json"], coordinator, home=home)
     found = re.search(r'"run-id":\s*"(\d+)"', said)
     if found is None:
@@ -65,5 +65,5 @@ def submit(app: Path, coordinator: SuperLinkConnection, *, home: Path) -> str:
 
 
 def stop(number: str, coordinator: SuperLinkConnection, *, home: Path) -> None:
-    """Ask the SuperLink to end a run."""
+    """Stop a run."""
     run_flwr(["stop", number], coordinator, home=home)

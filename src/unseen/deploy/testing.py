@@ -1,4 +1,4 @@
-"""A whole federation on this machine, with real Flower processes: for tests and measurements."""
+"""A whole federation on this machine, with real Flower processes, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from unseen.deploy.members import Members
 
 
 class LocalFederation:
-    """Starts, kills and restarts one SuperLink and a SuperNode for each site; leaves no process behind.
+    """Starts, kills and restarts one SuperLink and one SuperNode per site; leaves no process behind.
 
     data    a folder with one folder of images for each site
     secure  with TLS and registered keys, as `unseen up` and `unseen join` have it; else plain HTTP
@@ -41,7 +41,7 @@ class LocalFederation:
 
     @property
     def coordinator(self) -> SuperLinkConnection:
-        """How jobs reach the SuperLink."""
+        """Connection for submitting jobs."""
         return self._coordinator.here if self._coordinator else SuperLinkConnection(f"{LOOPBACK}:{self.port}")
 
     def start(self, sites: Iterable[str]) -> LocalFederation:
@@ -58,7 +58,7 @@ class LocalFederation:
         return self
 
     def start_superlink(self) -> None:
-        """Start the SuperLink, or start it again with the state it had."""
+        """Start the SuperLink, or restart it with its former state."""
         coordinator = self._coordinator
         with self.log("superlink").open("a", encoding="utf-8") as log:
             self.processes["superlink"] = start_superlink(
@@ -87,11 +87,11 @@ class LocalFederation:
             )
 
     def kill(self, name: str) -> None:
-        """End a process as if its machine had lost power."""
+        """Kill a process as if its machine had lost power."""
         stop_process(self.processes.pop(name), kill=True)
 
     def log(self, name: str) -> Path:
-        """What a process said."""
+        """Return the log file of a process."""
         return self.home / f"{name}.log"
 
     def __enter__(self) -> LocalFederation:

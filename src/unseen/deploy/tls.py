@@ -1,7 +1,7 @@
-"""A certificate authority of a federation's own, and the certificate that its coordinator shows to sites.
+"""The federation's certificate authority (CA), and the coordinator's server certificate signed by it.
 
-Both are made once and then kept: sites hold the authority's certificate, so another one would lock them out.
-Keys can be read by their owner only.
+Both are created once and kept: sites hold the CA certificate, so a new CA would lock them out. Key files are
+readable by their owner only.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
 
 ALWAYS = ("localhost", "127.0.0.1", "::1")
-"""Names that every certificate is good for: the coordinator's own processes come over loopback."""
+"""Names in every certificate: the coordinator's own processes connect over loopback."""
 YEARS = 10
 PRIVATE, PUBLIC = 0o600, 0o644
 
 
 def make_certificates(folder: Path, hosts: Sequence[str]) -> Certificates:
-    """Make the authority and a certificate for `hosts`, or take those that lie in `folder`."""
+    """Create the CA and a server certificate for `hosts`, or load those in `folder`."""
     require_cryptography()
     files = Certificates(folder / "server.crt", folder / "server.key", folder / "ca.crt")
     authority_key = folder / "ca.key"
@@ -43,7 +43,7 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> Certificates:
 
 
 def require_cryptography() -> None:
-    """Say what to install where the library is missing."""
+    """Raise an error that names the extra if the library is missing."""
     try:
         import cryptography  # noqa: F401
     except ImportError:
@@ -51,15 +51,15 @@ def require_cryptography() -> None:
 
 
 def write_new(path: Path, content: bytes, *, mode: int) -> None:
-    """Write a file that must not be there yet, with these rights from its first moment on."""
+    """Write a new file that has these permissions from its creation on; refuse to overwrite."""
     try:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
     except FileExistsError:
         raise UnseenError(
-            f"{path} is there already and is not written over; its other half is missing: put that back, "
-            "or move this one away"
+            f"{path} exists already and is not overwritten; its counterpart is missing: put that back, "
+            "or move this file away"
         ) from None
     except OSError as error:
         raise UnseenError(f"could not write {path}: {error.strerror}") from error
@@ -110,7 +110,7 @@ def _make_server(files: Certificates, authority_key: Path, hosts: Sequence[str])
 
 
 def _require_good_for(files: Certificates, hosts: Sequence[str]) -> None:
-    """Refuse a certificate that sites would refuse."""
+    """Refuse a server certificate that sites would refuse."""
     from cryptography import x509
 
     certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())

@@ -1,4 +1,4 @@
-"""A plain Flower app that carries a job: for `flwr run`, by us or by a team that runs its own SuperLink."""
+"""A plain Flower app that carries a job, for `flwr run` by us or by a team with its own SuperLink."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def write_app(
     """Write the app.
 
     out       the run folder, on the coordinator's machine
-    notebook  a file there in which the run says how it goes
-    names     which node is which site, where keys tell; see `Coordinator`
+    notebook  a file on that machine for the run's event log
+    names     which node is which site, if keys are registered; see `SuperLinkConnection`
     """
     values = {
         "job": json.dumps(config_values(config)),

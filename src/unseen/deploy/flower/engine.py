@@ -1,4 +1,4 @@
-"""The engine that reaches clients through Flower: weights go out to sites, updates and tallies come back."""
+"""The engine that reaches clients through Flower: weights go out to sites, updates and metrics come back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from unseen.training import Update
 
 
 class FlowerEngine:
-    """Asks sites. Its own experiment knows how many samples each has, and holds none of them.
+    """Trains and evaluates at sites; its own experiment knows their sample counts and holds no samples.
 
     states     only remembers which version of every client's memory counts; the memory lies at the sites
     job        what sites need to know to build the experiment themselves
@@ -49,11 +49,11 @@ class FlowerEngine:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Where the data is."""
+        """Notes for the report: where the data is."""
         return ("the data stayed at the sites: pictures or points of the held-out domain cannot be shown",)
 
     def train(self, clients: Sequence[int], start: RoundStart) -> tuple[Tensor, list[Reply]]:
-        """Let the clients' sites work at the same time."""
+        """Train the clients of all sites at the same time."""
         names, at_site = self._places(clients)
         needed = min(self.min_sites, len(at_site))
         self.sites.wait_for(at_site, at_least=needed)
@@ -78,7 +78,7 @@ class FlowerEngine:
         return rows, [replies[name] for name in names]
 
     def _places(self, clients: Sequence[int]) -> tuple[list[str], dict[str, list[str]]]:
-        """The clients' names in order, and grouped by site."""
+        """Return the clients' names, in order and grouped by site."""
         federation = self.workspace.experiment.federation
         at_site: dict[str, list[str]] = {}
         for position in clients:
@@ -87,7 +87,7 @@ class FlowerEngine:
         return [federation.names[position] for position in clients], at_site
 
     def _about(self, clients: Sequence[str], round: int) -> dict[str, Any]:
-        """What a message says of clients: who they are, and which version of their memory counts."""
+        """Build the header part about clients: their names and the versions of their state."""
         keys = [key for name in clients for key in (name, protection_key(name))]
         versions = {key: self.states.versions[key] for key in keys if key in self.states.versions}
         return {"job": self.job, "round": round, "clients": list(clients), "versions": versions}
@@ -110,7 +110,7 @@ class FlowerEngine:
         return Reply(client, update)
 
     def _update(self, client: str, answer: SiteMessage) -> Update:
-        """Read one client's update."""
+        """Read one client's update from a site's answer."""
         if answer.header.get("layout") != self.layout.digest:
             raise UnseenError(
                 f"has another model (layout {answer.header.get('layout')}, here {self.layout.digest}); "
@@ -125,7 +125,7 @@ class FlowerEngine:
         return Update(weights=weights, extras=extras, **numbers)
 
     def consult(self, clients: Sequence[int], messages: Sequence[Message], *, round: int) -> list[Answer]:
-        """Carry the protection's messages to the clients' sites."""
+        """Send the protection's messages to the clients' sites."""
         names, at_site = self._places(clients)
         of_client = dict(zip(names, messages, strict=True))
         requests = {site: SiteMessage(self._about(own, round)) for site, own in at_site.items()}
@@ -183,4 +183,4 @@ class FlowerEngine:
             return [NoAnswer(f"sent an unreadable tally ({error})")] * count
 
     def close(self) -> None:
-        """Nothing to let go of: the sites stay for the next run."""
+        """Do nothing: the sites stay connected for the next run."""

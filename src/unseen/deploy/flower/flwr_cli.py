@@ -1,4 +1,4 @@
-"""Flower's own command `run_flwr`, through a connection of ours: what the user set up stays as it is."""
+"""Calls of Flower's command `flwr`, with our own connection settings; the user's stay untouched."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ CONNECTION = "unseen"
 
 @dataclass(frozen=True)
 class SuperLinkConnection:
-    """Where the SuperLink listens, and the authority that its certificate comes from (None: no TLS).
+    """Address of a SuperLink, and the CA of its certificate (None: no TLS).
 
-    names  by Flower's number of a node, the site whose key it showed; empty: sites are taken at their word
+    names  by Flower's node id, the site whose key it showed; empty: sites name themselves
     """
 
     address: str
@@ -30,7 +30,7 @@ class SuperLinkConnection:
 
 
 def run_flwr(arguments: Sequence[str], coordinator: SuperLinkConnection, *, home: Path) -> str:
-    """Run the command with our connection as its last argument; return all it said."""
+    """Run the command with our connection as its last argument; return its output."""
     trust = (
         "insecure = true"
         if coordinator.ca is None
@@ -60,7 +60,7 @@ def run_flwr(arguments: Sequence[str], coordinator: SuperLinkConnection, *, home
 def run_flwr_json(
     arguments: Sequence[str], coordinator: SuperLinkConnection, *, home: Path
 ) -> dict[str, Any]:
-    """Run the command and read the JSON that it prints among other words."""
+    """Run the command and parse the JSON in its output."""
     said = run_flwr([*arguments, "--format", "json"], coordinator, home=home)
     try:
         values, _ = json.JSONDecoder().raw_decode(said[said.index("{") :])
@@ -72,7 +72,7 @@ def run_flwr_json(
 
 
 def connection_error(coordinator: SuperLinkConnection, said: str) -> UnseenError:
-    """Say in one line what Flower said in several."""
+    """Condense Flower's output to an error of one line."""
     told = re.search(r'"error-message":\s*("(?:[^"\\]|\\.)*")', said)
     lines = (json.loads(told.group(1)) if told else said).splitlines()
     plain = [line.strip(" │╭╮╰╯─") for line in lines]

@@ -1,4 +1,4 @@
-"""What travels between coordinator and site: plain facts and named arrays, and their form on the wire."""
+"""Messages between coordinator and site: a JSON header and named arrays, and their wire format."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class SiteMessage:
-    """Facts (whatever JSON can hold; NaN is allowed) and arrays by name."""
+    """A header of JSON values (NaN is allowed) and arrays by name."""
 
     header: dict[str, Any] = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
-        """About how much it takes on the wire."""
+        """Approximate size on the wire."""
         return len(json.dumps(self.header)) + sum(array.nbytes for array in self.arrays.values())
 
     def below(self, prefix: str) -> dict[str, Tensor]:
-        """The arrays whose names start with `prefix`, as tensors under the rest of their names."""
+        """Return the arrays whose names start with `prefix`, as tensors without the prefix."""
         return {
             name.removeprefix(prefix): to_tensor(array)
             for name, array in self.arrays.items()
@@ -43,7 +43,7 @@ class SiteMessage:
 
 
 def to_flower_record(message: SiteMessage) -> RecordDict:
-    """Pack a message for Flower."""
+    """Convert a message to Flower's record type."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
     arrays = {name: Array(np.asarray(array, order="C")) for name, array in message.arrays.items()}
@@ -53,7 +53,7 @@ def to_flower_record(message: SiteMessage) -> RecordDict:
 
 
 def from_flower_record(record: RecordDict) -> SiteMessage:
-    """Unpack what came through Flower."""
+    """Read a message from Flower's record type."""
     try:
         header = json.loads(str(record.config_records["facts"]["json"]))
         arrays = {name: array.numpy() for name, array in record.array_records["arrays"].items()}
@@ -65,23 +65,23 @@ def from_flower_record(record: RecordDict) -> SiteMessage:
 
 
 def to_arrays(tensors: Mapping[str, Tensor], *, prefix: str = "") -> Arrays:
-    """Tensors as arrays, names lengthened by `prefix`."""
+    """Convert tensors to arrays, their names prefixed by `prefix`."""
     return {prefix + name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
 
 
 def to_tensor(array: npt.NDArray[Any]) -> Tensor:
-    """An array as a tensor that owns its memory (what Flower hands over cannot be written to)."""
+    """Convert an array to a tensor that owns its memory (Flower's arrays are read-only)."""
     return torch.from_numpy(np.array(array))
 
 
 def pack_weights(weights: Tensor, dtype: str) -> npt.NDArray[Any]:
-    """A state in the dtype that the job names; NumPy knows no bfloat16, so its bits travel as integers."""
+    """Convert weights to the job's dtype; NumPy has no bfloat16, so its bits travel as int16."""
     cast = weights.detach().cpu().to(UPDATE_DTYPES[dtype])
     return cast.view(torch.int16).numpy() if dtype == "bfloat16" else cast.numpy()
 
 
 def unpack_weights(array: npt.NDArray[Any], dtype: str) -> Tensor:
-    """The way back, to float32."""
+    """Convert received weights back to float32."""
     tensor = to_tensor(array)
     if dtype == "bfloat16" and tensor.dtype is torch.int16:
         tensor = tensor.view(torch.bfloat16)

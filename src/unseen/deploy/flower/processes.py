@@ -1,4 +1,4 @@
-"""Starting Flower's long-running processes: a SuperLink for the coordinator, a SuperNode for a site."""
+"""Starting and stopping Flower's long-running processes: SuperLink, SuperNode and prefork server."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ LOOPBACK = "127.0.0.1"
 STOP_SECONDS = 10.0
 Process = subprocess.Popen[str]
 BESIDE = 'python="$1" folder="$2"; shift 2; "$python" -m unseen.deploy.flower.prefork "$folder" & exec "$@"'
-"""A shell's lines: start the warm process as a child, then become the program."""
+"""Shell script: start the prefork server as a child, then exec the program."""
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM files of a server: its certificate, its key, and the authority that vouches for it."""
+    """PEM files of a server: certificate, private key and CA certificate."""
 
     certificate: Path
     key: Path
     ca: Path
 
     def arguments(self) -> list[str]:
-        """How Flower's programs take them."""
+        """Return the command-line options of Flower's programs."""
         return [
             *("--ssl-certfile", str(self.certificate)),
             *("--ssl-keyfile", str(self.key)),
@@ -53,12 +53,12 @@ def start_superlink(
     warm: Path | None = None,
     log: IO[str] | None = None,
 ) -> Process:
-    """Start the coordinator's SuperLink in a process group of its own; its database lies in `home`.
+    """Start the coordinator's SuperLink in a new process group; its database is in `home`.
 
     certificates  None: plain HTTP, for tests on one machine only
     node_keys     let in only sites whose public keys were registered
-    warm          folder of a warm process that runs already; None: start one beside the SuperLink
-    log           where its output goes; None: to this process's own
+    warm          folder of a running prefork server; None: start one with the SuperLink
+    log           file for its output; None: this process's output
     """
     arguments = [
         *(sys.executable, "-m", "unseen.deploy.flower.access_control", "--host", host, "--port", str(port)),
@@ -82,16 +82,16 @@ def start_supernode(
     warm: Path | None = None,
     log: IO[str] | None = None,
 ) -> Process:
-    """Start a site's SuperNode in a process group of its own; what its clients remember lies in `home`.
+    """Start a site's SuperNode in a new process group; its client state is in `home`.
 
     data          the site's folder CLASS/IMAGE (or a named data set, or a table)
     superlink     address of the coordinator, host:port
-    ca            authority of the coordinator's certificate; None: plain HTTP
+    ca            CA of the coordinator's certificate; None: plain HTTP
     key           the site's private key
     port          of the SuperNode's own interface for its client processes, on loopback; None: a free one
     certificates  for that interface; None: plain HTTP on loopback
-    warm          folder of a warm process that runs already; None: start one beside the SuperNode
-    log           where its output goes; None: to this process's own
+    warm          folder of a running prefork server; None: start one with the SuperNode
+    log           file for its output; None: this process's output
     """
     node = {"site": site, "data": data, "home": str(home.absolute())}
     arguments = [
@@ -106,7 +106,7 @@ def start_supernode(
 
 
 def start_prefork(folder: Path, *, log: IO[str] | None = None) -> Process:
-    """Start a warm process that several sites of one machine can share."""
+    """Start a prefork server that several sites on one machine can share."""
     write_launchers(folder)
     return _start([sys.executable, "-m", "unseen.deploy.flower.prefork", str(folder)], dict(os.environ), log)
 
@@ -136,7 +136,7 @@ def _start(arguments: list[str], environment: dict[str, str], log: IO[str] | Non
 
 
 def stop_process(process: Process, *, kill: bool = False) -> None:
-    """End a process and its group: gently first, or with SIGKILL at once.
+    """Stop a process and its group: with SIGTERM first, or with SIGKILL at once.
 
     Flower's own helpers outside the group look for their parent five times a second and leave with it.
     """
@@ -154,7 +154,7 @@ def _signal_group(process: Process, number: int) -> None:
 
 
 def free_port() -> int:
-    """Find a free TCP port on loopback, not among those that connections going out are given meanwhile."""
+    """Find a free TCP port on loopback, outside the range of ephemeral ports."""
     for _ in range(100):
         port = 20_000 + secrets.randbelow(12_000)
         with socket.socket() as probe, suppress(OSError):
@@ -164,7 +164,7 @@ def free_port() -> int:
 
 
 def wait_until_open(address: str, process: Process, *, seconds: float = 120.0) -> None:
-    """Wait until a process listens; say so if it ends instead."""
+    """Wait until a process accepts connections; raise if it ends instead."""
     host, _, port = address.rpartition(":")
     until = time.monotonic() + seconds
     while time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""Who is there, and asking them: one message to each site, and the answers that come in time."""
+"""The connected sites: one message per site, and the answers that arrive before the deadline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
 FIRST_POLL, LAST_POLL = 0.25, 2.0
-"""Seconds between looks for answers: a twentieth of the time waited so far, within these limits."""
+"""Seconds between polls for answers: a twentieth of the time waited so far, within these limits."""
 MESSAGE_TYPES = {
     "census": "query",
     "train": "train",
@@ -24,14 +24,14 @@ MESSAGE_TYPES = {
     "evaluate": "evaluate",
 }
 Welcome = Callable[[str, dict[str, Any]], str | None]
-"""Called with a new site's name and what it says of its data; returns why it cannot take part, or None."""
+"""Called with a new site's name and summary; returns why it cannot take part, or None."""
 
 
 class Sites:
-    """The sites by name. New ones are asked who they are (`census`) before anything else.
+    """The sites by name; a new site is first asked for its summary (`census`).
 
     deadline  seconds within which a site must answer
-    welcome   judges newcomers
+    welcome   decides about new sites
     names     by a node's number the site whose key it showed; empty: sites are taken at their word
     """
 
@@ -51,12 +51,12 @@ class Sites:
         self.turned_away: dict[int, str] = {}
 
     def connected(self) -> set[str]:
-        """The known sites that Flower holds for reachable now."""
+        """Return the known sites that Flower reports as reachable."""
         there = set(self.grid.get_node_ids())
         return {site for site, node in self._nodes.items() if node in there}
 
     def greet(self) -> None:
-        """Ask sites that came since who they are."""
+        """Ask newly connected sites for their summaries."""
         known = {self._nodes[site] for site in self.connected()}
         new = [
             node for node in self.grid.get_node_ids() if node not in known and node not in self.turned_away
@@ -80,7 +80,7 @@ class Sites:
         return self.welcome(site, summary)
 
     def wait_for(self, wanted: Iterable[str], *, at_least: int) -> set[str]:
-        """Wait until all the wanted sites are connected, or at the deadline `at_least` of them."""
+        """Wait until all wanted sites are connected, or until the deadline if `at_least` of them are."""
         wanted, until = set(wanted), time.monotonic() + self.deadline
         while True:
             here = self.connected() & wanted
@@ -99,11 +99,11 @@ class Sites:
             time.sleep(1.0)
 
     def complaints(self) -> str:
-        """What was wrong with those that were turned away, if there are any."""
+        """Describe why sites were turned away, for error messages."""
         return "".join(f"; turned away: {reason}" for reason in self.turned_away.values())
 
     def ask(self, what: str, messages: Mapping[str, SiteMessage]) -> dict[str, SiteMessage | NoAnswer]:
-        """Send each site its message and gather the answers until the deadline."""
+        """Send each site its message and collect the answers until the deadline."""
         if set(messages) - self.connected():
             self.greet()
         here = self.connected()
@@ -121,7 +121,7 @@ class Sites:
         return answers
 
     def tell(self, site: str, notice: str) -> None:
-        """Let a site know something with the next message it gets."""
+        """Attach a notice to the next message to a site."""
         self._notices[site] = notice
 
     def _exchange(self, requests: Mapping[int, SiteMessage], what: str) -> dict[int, SiteMessage | NoAnswer]:
