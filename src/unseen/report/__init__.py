@@ -2,8 +2,8 @@
 
 from unseen.report.comparison import write_comparison
 from unseen.report.figures import FIGURES, Figure, draw_figures
-from unseen.report.page import write_report
 from unseen.report.png import write_figures
+from unseen.report.run_page import write_report
 from unseen.report.tables import result_table, to_markdown
 
 __all__ = [

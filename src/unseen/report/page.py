@@ -1,7 +1,7 @@
-"""One self-contained page a run: opens from a disk, asks the network for nothing, in light and in dark.
+"""Render self-contained pages from Jinja templates: they open from a disk, offline, in light and in dark.
 
-A content security policy written into the page allows only our own two scripts, by their hashes, so
-that no name in the data could ever run as code, and forbids every request.
+The content security policy in the layout allows only our own two scripts, by their hashes, so that no name in
+the data could ever run as code, and forbids every request. Templates escape every text that is not `Markup`.
 """
 
 from __future__ import annotations
@@ -9,62 +9,149 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
-from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unseen.fileio import write_text
-from unseen.report import sections
-from unseen.report.disclosure_section import departures_section
-from unseen.report.examples import examples_section
-from unseen.report.figures import FIGURES, Figure, draw_figures
-from unseen.report.headline import headline, plain_headline, tiles
-from unseen.report.markup import Markup, esc, join, section, tag
-from unseen.report.png import vega_lite, vega_lite_version
+from unseen.report.markup import Markup, tag
 from unseen.report.theme import vega_config
-from unseen.report.vega_bundle import vega_script
-from unseen.runs.reader import Run, read_run
+from unseen.report.vega_bundle import vega_lite, vega_lite_version, vega_script
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
+
     from unseen.report.charts import Panels
+    from unseen.report.figures import Figure
+
+LONG_TEXT = 24
+"""Characters from which a column's texts may wrap."""
 
 
-def write_report(folder: Path) -> Path:
-    """Write `report.html` into a run folder, whole or unfinished, and return its path."""
-    path = folder / "report.html"
-    write_text(path, run_page(read_run(folder)))
-    return path
+class Tile(NamedTuple):
+    """One key number with its name and what to know about it; `hero` is the page's main number."""
+
+    label: str
+    value: object
+    hint: str = ""
+    hero: bool = False
 
 
-def run_page(run: Run) -> str:
-    """The page of one run."""
-    figures: list[Markup] = []
-    charts: dict[str, Any] = {}
-    for name, panels in draw_figures(run).items():
-        drawn, specs = figure_markup(name, FIGURES[name], panels)
-        figures.append(drawn)
-        charts |= specs
-    facts = run.facts
-    about = [facts.get("data"), facts.get("model"), f"seed {facts['seed']}" if "seed" in facts else ""]
-    body = join(
-        [
-            page_header("Run report", headline(run), about),
-            sections.unfinished_notice(run),
-            tiles(run),
-            sections.result_section(run),
-            section("Figures", tag("div", *figures, class_="figures") if figures else ""),
-            sections.domains_section(run),
-            examples_section(run),
-            departures_section(run),
-            sections.clients_section(run),
-            sections.notes_section(run),
-            sections.faults_section(run),
-            sections.reproduce_section(run),
-        ]
+class ImageCard(NamedTuple):
+    """An image (PNG in base64) with a caption of three lines; `right` chooses its frame."""
+
+    png: str
+    alt: str
+    verdict: str
+    answer: str
+    hint: str
+    right: bool
+    title: str = ""
+
+
+class PanelPlace(NamedTuple):
+    """A box that the page's script draws a chart into."""
+
+    key: str
+    label: str
+
+
+class FigurePlace(NamedTuple):
+    """A figure as the templates see it."""
+
+    title: str
+    caption: str
+    width: str
+    panels: list[PanelPlace]
+
+
+def render_page(
+    template: str, *, package: str = "unseen.report", title: str, charts: Mapping[str, Any], **context: Any
+) -> str:
+    """Render a page from a template that extends `layout.html.j2`.
+
+    package  where the template is, in the folder `templates`; those of `unseen.report` are found as well
+    charts   Vega-Lite objects by the key of their `PanelPlace`
+    context  what the template itself uses
+    """
+    drawn = {"charts": charts, "themes": {"light": vega_config("light"), "dark": vega_config("dark")}}
+    data = json.dumps(drawn, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    library, script = (vega_script(vega_lite_version()), _asset("report.js")) if charts else ("", "")
+    return environment(package).get_template(template).render(
+        context,
+        title=title,
+        style=_asset("report.css"),
+        chart_data=data,
+        vega_script=library,
+        page_script=script,
+        script_hashes=" ".join(f"'sha256-{_digest(code)}'" for code in (library, script)),
+    )  # fmt: skip
+
+
+def place_figures(
+    figures: Mapping[str, Figure[Any]], drawn: Mapping[str, Panels], *, prefix: str = ""
+) -> tuple[list[FigurePlace], dict[str, Any]]:
+    """Return a place for each drawn figure, for the macro `figure_list`, and the charts for `render_page`.
+
+    prefix  tells apart figures of one name on the same page
+    """
+    places, charts = [], {}
+    for name, panels in drawn.items():
+        figure = figures[name]
+        boxes = []
+        for position, (label, chart) in enumerate(panels.items(), start=1):
+            key = f"chart-{prefix}{name}-{position}"
+            description = f"{figure.title}: {label}" if label else figure.title
+            charts[key] = vega_lite(chart) | {"description": description}
+            boxes.append(PanelPlace(key, label))
+        width = figure.width if len(panels) == 1 else "full"
+        places.append(FigurePlace(figure.title, figure.caption, width, boxes))
+    return places, charts
+
+
+@cache
+def environment(package: str) -> Environment:
+    """Return the template environment of a package: it escapes everything and refuses undefined names."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    loaders = [PackageLoader(name) for name in dict.fromkeys((package, "unseen.report"))]
+    made = Environment(
+        loader=ChoiceLoader(loaders),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return assemble(title=plain_headline(run), body=body, charts=charts)
+    made.globals["column_classes"] = column_classes
+    return made
+
+
+def column_classes(columns: int, rows: Sequence[Sequence[object]], text_columns: int) -> list[str]:
+    """Return the CSS class of each column of a table: numbers, texts, or texts long enough to wrap."""
+    return [
+        "number" if column >= text_columns else _text_class([row[column] for row in rows])
+        for column in range(columns)
+    ]
+
+
+def _text_class(cells: Sequence[object]) -> str:
+    from markupsafe import escape
+
+    return "text long" if any(len(escape(cell).striptags()) > LONG_TEXT for cell in cells) else "text"
+
+
+def _digest(code: str) -> str:
+    return base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("unseen.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def assemble(*, title: str, body: str, charts: dict[str, Any]) -> str:
+    """Put a body of HTML into the layout; for pages that have no template yet."""
+    return render_page("body.html.j2", title=title, charts=charts, body=body)
 
 
 def page_header(kind: str, sentence: Markup, about: list[Any]) -> Markup:
@@ -75,33 +162,15 @@ def page_header(kind: str, sentence: Markup, about: list[Any]) -> Markup:
 
 def figure_markup(name: str, figure: Figure[Any], panels: Panels) -> tuple[Markup, dict[str, Any]]:
     """A figure's place on the page and the charts that the script draws there."""
-    boxes, specs = [], {}
-    for position, (label, chart) in enumerate(panels.items(), start=1):
-        key = f"chart-{name}-{position}"
-        specs[key] = vega_lite(chart) | {"description": f"{figure.title}: {label}" if label else figure.title}
-        heading = tag("h4", label) if label else ""
-        boxes.append(tag("div", heading, tag("div", class_="chart", id_=key), class_="panel"))
-    width = figure.width if len(panels) == 1 else "full"
-    head = tag("figcaption", tag("h3", figure.title), tag("p", figure.caption))
-    return tag("figure", head, tag("div", *boxes, class_="panels"), class_=f"card {width}"), specs
-
-
-def assemble(*, title: str, body: Markup, charts: dict[str, Any]) -> str:
-    """Put body, charts, style and scripts into the skeleton."""
-    drawn = {"charts": charts, "themes": {"light": vega_config("light"), "dark": vega_config("dark")}}
-    data = json.dumps(drawn, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    library, script = (vega_script(vega_lite_version()), _asset("report.js")) if charts else ("", "")
-    allowed = " ".join(f"'sha256-{_digest(code)}'" for code in (library, script))
-    return Template(_asset("page.html")).substitute(
-        title=esc(title), scripts=allowed, style=_asset("report.css"), body=body, data=data,
-        library=library, script=script,
-    )  # fmt: skip
-
-
-def _digest(code: str) -> str:
-    return base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-
-
-@cache
-def _asset(name: str) -> str:
-    return files("unseen.report").joinpath("assets", name).read_text(encoding="utf-8")
+    [place], charts = place_figures({name: figure}, {name: panels})
+    boxes = [
+        tag(
+            "div",
+            tag("h4", panel.label) if panel.label else "",
+            tag("div", class_="chart", id_=panel.key),
+            class_="panel",
+        )
+        for panel in place.panels
+    ]
+    head = tag("figcaption", tag("h3", place.title), tag("p", place.caption))
+    return tag("figure", head, tag("div", *boxes, class_="panels"), class_=f"card {place.width}"), charts

@@ -5,31 +5,18 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from unseen.fileio import write_atomically
 from unseen.report.figures import draw_figures
 from unseen.report.theme import vega_config
+from unseen.report.vega_bundle import vega_lite, vega_lite_version
 from unseen.runs.reader import read_run
 
 if TYPE_CHECKING:
     from unseen.report.charts import AnyChart, Panels
 
 PICTURE_WIDTH = 640
-
-
-def vega_lite(chart: AnyChart) -> dict[str, Any]:
-    """The chart as a Vega-Lite object without a look; the page or the picture adds `vega_config`."""
-    spec: dict[str, Any] = chart.to_dict()
-    spec.pop("config", None)
-    return spec
-
-
-def vega_lite_version() -> str:
-    """The Vega-Lite version that Altair writes, as vl-convert names it."""
-    import altair as alt
-
-    return ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 
 
 def to_png(chart: AnyChart, *, scale: float = 2.0) -> bytes:

@@ -1,18 +1,36 @@
-"""The library that draws a page's charts: a script inside the page, so that no network is needed."""
+"""Charts as Vega-Lite, and the script that draws them inside a page, so that no network is needed."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
+from typing import TYPE_CHECKING, Any
 
 from unseen.errors import UnseenError
 from unseen.fileio import cache_folder, write_text
 
+if TYPE_CHECKING:
+    from unseen.report.charts import AnyChart
+
+
+def vega_lite(chart: AnyChart) -> dict[str, Any]:
+    """Convert a chart to a Vega-Lite object without a theme; the page or the image adds `vega_config`."""
+    spec: dict[str, Any] = chart.to_dict()
+    spec.pop("config", None)
+    return spec
+
+
+def vega_lite_version() -> str:
+    """Return the Vega-Lite version that Altair writes, as vl-convert names it."""
+    import altair as alt
+
+    return ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+
 
 @cache
 def vega_script(version: str) -> str:
-    """Vega-Embed and all it needs. Bundling takes seconds, so the script stays in the cache folder."""
+    """Bundle Vega-Embed with all it needs; that takes seconds, so the script is kept in the cache folder."""
     kept = cache_folder() / f"vega-{version}-{metadata.version('vl-convert-python')}.js"
     with suppress(OSError, UnicodeDecodeError):
         return kept.read_text(encoding="utf-8")
