@@ -45,7 +45,7 @@ class Halving(Protection[Settings]):
         }
         return super().finish(side, received, rows * 2)
 
-    def spent(self, state):
+    def privacy_spent(self, state):
         return {"rounds": int(state["rounds"])}
 
 
@@ -116,7 +116,7 @@ def test_undeclared_values_stop_the_run(change, message, make_experiment, go, mo
 
 @pytest.mark.parametrize("method", list(METHODS))
 def test_methods_declare_what_travels_in_their_state(method):
-    facts = make_method(method).facts
+    facts = make_method(method).traits
     if facts.topology != "pooled":
         assert facts.in_state and set(facts.in_state) <= set(facts.sends)
     assert set(facts.merges) <= set(facts.beside_state)

@@ -123,7 +123,7 @@ def _play(experiment: Experiment, engine: SerialEngine, rounds: int) -> Replayed
     memory: dict[str, Tensor] = {}
     server: dict[str, Tensor] = {}
     if protection.draws_clients:
-        protection.invited(len(group), fraction=1.0, round=ROUND, seed=experiment.seed, state=memory)
+        protection.sample_clients(len(group), fraction=1.0, round=ROUND, seed=experiment.seed, state=memory)
     exchange = Exchange(
         experiment,
         engine,
@@ -160,7 +160,7 @@ def _play(experiment: Experiment, engine: SerialEngine, rounds: int) -> Replayed
         layout=workspace.flat.layout,
         names=names,
         network=network,
-        spent=protection.spent(memory),
+        spent=protection.privacy_spent(memory),
         statement=protection.statement(),
     )
 

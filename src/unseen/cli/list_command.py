@@ -230,7 +230,7 @@ def _server_sees(method: AnyMethod) -> str:
     from unseen.methods import make_method
     from unseen.privacy import make_protection
 
-    serves = make_protection("secure-sum").why_not(make_method(method.name).facts) is None
+    serves = make_protection("secure-sum").incompatibility(make_method(method.name).traits) is None
     return "sums" if serves else "each client"
 
 

@@ -57,7 +57,7 @@ class Questions:
             else:
                 found[answer.client] = answer.message
                 self.traffic.up += _size(answer.message)
-                self.left.add(answer.client, self.protection.answer_lines(answer.message))
+                self.left.add(answer.client, self.protection.disclose_answer(answer.message))
         return found
 
 
@@ -83,7 +83,7 @@ class Exchange:
             round=round,
             seed=experiment.seed,
             clients=tuple(position),
-            method=experiment.method.facts,
+            method=experiment.method.traits,
             layout=layout,
             weights=weights,
             population=len(experiment.federation),
@@ -101,7 +101,7 @@ class Exchange:
         """Enter into the record what clients sent, usable or not."""
         for reply in replies:
             if reply.update is not None and not reply.update.withheld:
-                self.left.add(reply.client, self.protection.lines(reply.update, self.side.method))
+                self.left.add(reply.client, self.protection.disclose(reply.update, self.side.method))
 
     def finish(self, rows: Tensor, replies: Sequence[Reply], sound: Sequence[ReceivedUpdate]) -> RoundUpdates:
         """Turn sound updates into what the method's server half gets."""

@@ -238,7 +238,7 @@ class Workspace:
             client=client,
             round=round,
             seed=experiment.seed,
-            method=experiment.method.facts,
+            method=experiment.method.traits,
             layout=self.flat.layout,
             memory={} if memory is None else memory,
             **more,

@@ -138,7 +138,7 @@ class ServerLoop:
             diagnostics |= work.diagnostics
             bytes_up += exchange.traffic.up
             bytes_down += exchange.traffic.down
-        spent = experiment.protection.spent(self.checkpoint.protection)
+        spent = experiment.protection.privacy_spent(self.checkpoint.protection)
         self._record(
             "round",
             **summary(opened, diagnostics),
@@ -162,7 +162,7 @@ class ServerLoop:
             return cast(list[int], drawn.tolist())
         population, state = len(experiment.federation), self.checkpoint.protection
         return list(
-            experiment.protection.invited(
+            experiment.protection.sample_clients(
                 population, fraction=fraction, round=number, seed=experiment.seed, state=state
             )
         )

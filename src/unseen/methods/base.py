@@ -90,7 +90,7 @@ class Method(ABC, Generic[S]):
         return None
 
     @property
-    def facts(self) -> MethodTraits:
+    def traits(self) -> MethodTraits:
         """What protections need to know."""
         beyond = self.beyond_losses
         if beyond is None:

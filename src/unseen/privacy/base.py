@@ -42,7 +42,7 @@ class Protection(Generic[S]):
     extra   the optional dependencies it needs: pip install 'unseen[EXTRA]'
     sends   the kinds of values that `answer` and `seal` let leave beside what methods declare: the keys of
             their messages
-    draws_clients  whether it draws the clients of a round itself, by `invited`
+    draws_clients  whether it draws the clients of a round itself, by `sample_clients`
     seals   whether what `seal` returns is unreadable, so that the client itself must look whether its update
             is sound, because the server cannot
     """
@@ -68,14 +68,14 @@ class Protection(Generic[S]):
 
     # before the run
 
-    def why_not(self, method: MethodTraits) -> str | None:
+    def incompatibility(self, method: MethodTraits) -> str | None:
         """Why this protection cannot serve a method, or None if it can."""
         return None
 
     def check(self, run: PlannedRun) -> None:
         """Refuse a run with a UsageError that says why; whether it serves the method was asked before."""
 
-    def planned(self, run: PlannedRun) -> Self:
+    def resolve(self, run: PlannedRun) -> Self:
         """The protection with what the run decides filled in (a noise for an epsilon, say); after `check`."""
         return self
 
@@ -83,7 +83,7 @@ class Protection(Generic[S]):
         """What a user should know of its price before the run starts, one sentence each."""
         return []
 
-    def invited(
+    def sample_clients(
         self, clients: int, *, fraction: float, round: int, seed: int, state: MutableMapping[str, Tensor]
     ) -> Sequence[int]:
         """Draw the positions of a round's clients, in rising order; asked only where `draws_clients`.
@@ -124,15 +124,15 @@ class Protection(Generic[S]):
 
     # the record
 
-    def lines(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
+    def disclose(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
         """What a sent update lets the server read, in which size, protected how."""
         return unprotected_entries(update, method)
 
-    def answer_lines(self, message: Message) -> list[DisclosureEntry]:
+    def disclose_answer(self, message: Message) -> list[DisclosureEntry]:
         """The same for an answer; every key of `answer`'s messages is a kind."""
         return [DisclosureEntry(kind, value.numel(), value.nbytes) for kind, value in message.items()]
 
-    def spent(self, state: Mapping[str, Tensor]) -> dict[str, Any]:
+    def privacy_spent(self, state: Mapping[str, Tensor]) -> dict[str, Any]:
         """Numbers that tell how far the protection has gone (an epsilon, say), for records and progress."""
         return {}
 

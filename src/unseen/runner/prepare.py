@@ -182,9 +182,9 @@ def check_names(config: RunConfig) -> Method[Any]:
     """Refuse unknown names, and a protection that cannot serve the method, before anything slow happens."""
     method = make_method(config.method, config.settings)
     protection = make_protection(config.protect, config.protect_settings)
-    reason = protection.why_not(method.facts)
+    reason = protection.incompatibility(method.traits)
     if reason is not None:
-        served = [name for name in METHODS if protection.why_not(make_method(name).facts) is None]
+        served = [name for name in METHODS if protection.incompatibility(make_method(name).traits) is None]
         raise UsageError(
             f"--protect {protection.name} cannot serve {method.name}: {reason}. It serves {', '.join(served)}"
         )
@@ -211,7 +211,7 @@ def _planned_protection(config: RunConfig, experiment: Experiment) -> tuple[Prot
     """Let the protection look at the whole run; return it ready for this run, and what it costs."""
     method, federation, protection = experiment.method, experiment.federation, experiment.protection
     planned = PlannedRun(
-        method=method.facts,
+        method=method.traits,
         rounds=config.rounds,
         train_sizes=federation.train_sizes.tolist(),
         in_round=clients_per_round(len(federation), config.fraction),
@@ -220,7 +220,7 @@ def _planned_protection(config: RunConfig, experiment: Experiment) -> tuple[Prot
         seed=config.seed,
     )
     protection.check(planned)
-    protection = protection.planned(planned)
+    protection = protection.resolve(planned)
     return protection, tuple(protection.cost_notes(planned))
 
 

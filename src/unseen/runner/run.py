@@ -206,7 +206,7 @@ class _Run:
     def _protection(self) -> dict[str, Any]:
         """How updates were protected, in words and numbers."""
         protection = self.setup.experiment.protection
-        spent = protection.spent(self.checkpoint.protection)
+        spent = protection.privacy_spent(self.checkpoint.protection)
         return {"name": protection.name, "statement": protection.statement(), **spent}
 
     def _card(self) -> ModelCard:

@@ -41,7 +41,9 @@ def server_side(size: int, *, population: int, round: int = 1, state=None, seed:
 
 def open_round(chosen: DPClients, changes: list[torch.Tensor], *, side: ServerContext, fraction: float = 1.0):
     """One round of the server's half with clients that send these changes as they are."""
-    chosen.invited(side.population, fraction=fraction, round=side.round, seed=side.seed, state=side.state)
+    chosen.sample_clients(
+        side.population, fraction=fraction, round=side.round, seed=side.seed, state=side.state
+    )
     clip = float(chosen.begin(side)["clipping norm"])
     received = [
         ReceivedUpdate(
@@ -114,7 +116,7 @@ def test_the_norm_follows_the_quantile_of_noised_counts():
     changes = [torch.full((size,), float(norm) / 2) for norm in norms]
     for number in range(1, 120):
         open_round(chosen, changes, side=server_side(size, population=200, round=number, state=state))
-    assert chosen.spent(state)["clip"] == pytest.approx(float(norms.quantile(0.8)), rel=0.05)
+    assert chosen.privacy_spent(state)["clip"] == pytest.approx(float(norms.quantile(0.8)), rel=0.05)
 
 
 def test_counting_takes_its_share_of_the_budget():
@@ -139,7 +141,7 @@ def test_counting_takes_its_share_of_the_budget():
 
 def test_participation_is_poisson_with_the_rate_of_the_accountant():
     chosen, state = protection(), {}
-    drawn = [chosen.invited(40, fraction=0.2, round=r, seed=1, state=state) for r in range(1, 1001)]
+    drawn = [chosen.sample_clients(40, fraction=0.2, round=r, seed=1, state=state) for r in range(1, 1001)]
     counts = np.bincount(np.concatenate(drawn).astype(int), minlength=40)
     sizes = np.array([len(one) for one in drawn])
     assert stats.chisquare(counts).pvalue > 0.001
@@ -150,7 +152,7 @@ def test_participation_is_poisson_with_the_rate_of_the_accountant():
 
 def with_dp(experiment, **settings):
     chosen = protection(**settings)
-    return replace(experiment, protection=chosen.planned(planned(experiment.network, clients=3, in_round=3)))
+    return replace(experiment, protection=chosen.resolve(planned(experiment.network, clients=3, in_round=3)))
 
 
 def round_records(records: Records) -> list[dict]:
@@ -218,7 +220,7 @@ def test_batch_norm_is_refused():
 
 
 def test_methods_that_need_more_than_a_mean_are_refused():
-    why = {name: protection().why_not(make_method(name).facts) for name in METHODS}
+    why = {name: protection().incompatibility(make_method(name).traits) for name in METHODS}
     served = {name for name, reason in why.items() if reason is None}
     assert {"fedavg", "fedprox", "fedavgm", "moon"} <= served
     assert not served & {"ppdg", "csac", "scaffold", "mdfl", "deepall", "cwt", "fednova", "feddg"}
@@ -227,7 +229,7 @@ def test_methods_that_need_more_than_a_mean_are_refused():
 
 def test_the_price_is_told_before_the_run():
     run = planned(nn.Linear(10_000, 1, bias=False), clients=10, in_round=10)
-    ready = protection(epsilon=2.0).planned(run)
+    ready = protection(epsilon=2.0).resolve(run)
     epsilon, loudness, seed = ready.cost_notes(run)
     assert "at delta 1e-05 for a client after 4 rounds" in epsilon
     assert 1.98 < float(epsilon.split()[2]) <= 2

@@ -32,7 +32,7 @@ def planned(module: nn.Module, *, sizes=(15, 15, 15), rounds: int = 2) -> Planne
 
 
 def protected(experiment, **settings):
-    return replace(experiment, protection=protection(**settings).planned(planned(experiment.network)))
+    return replace(experiment, protection=protection(**settings).resolve(planned(experiment.network)))
 
 
 def round_records(records) -> list[dict]:
@@ -148,7 +148,7 @@ def test_a_secret_key_stays_with_its_client(make_experiment, go):
     assert not any("key" in name for name in first.protection)
 
 
-SERVED = [name for name in METHODS if protection().why_not(make_method(name).facts) is None]
+SERVED = [name for name in METHODS if protection().incompatibility(make_method(name).traits) is None]
 
 
 @pytest.mark.parametrize("method", SERVED)
@@ -161,12 +161,12 @@ def test_methods_served_train_with_noise(method, make_experiment, go):
 
 
 def test_methods_that_use_samples_otherwise_are_refused():
-    why = {name: protection().why_not(make_method(name).facts) for name in METHODS}
+    why = {name: protection().incompatibility(make_method(name).traits) for name in METHODS}
     assert {"fedavg", "fedprox", "fedavgm", "scaffold", "ppdg", "cwt", "fednova"} <= set(SERVED)
     assert not set(SERVED) & {"csac", "mdfl", "fedadg", "feddg", "fedavg-share", "deepall", "fedga", "moon"}
     assert "features of a batch as a set" in why["csac"] and "spectra" in why["feddg"]
-    assert "option I" in protection().why_not(make_method("scaffold", {"option": "I"}).facts)
-    assert "does not say" in protection().why_not(MethodTraits("somebody's own"))
+    assert "option I" in protection().incompatibility(make_method("scaffold", {"option": "I"}).traits)
+    assert "does not say" in protection().incompatibility(MethodTraits("somebody's own"))
 
 
 def test_batch_norm_and_companions_are_refused(make_experiment):
@@ -184,7 +184,7 @@ def test_batch_norm_and_companions_are_refused(make_experiment):
 
 def test_noise_is_found_for_the_client_where_it_costs_most():
     run = planned(nn.Linear(2, 2), sizes=(20, 200), rounds=3)
-    ready = protection(epsilon=4.0).planned(run)
+    ready = protection(epsilon=4.0).resolve(run)
     spent = [
         compute_epsilon([Steps(4 / size, 3 * 2 * size // 4)], noise=ready.settings.noise, delta=1e-5)
         for size in (20, 200)

@@ -251,7 +251,7 @@ def test_gram_is_not_decrypted_for_a_method_that_needs_none(make_experiment):
         client="a",
         round=1,
         seed=0,
-        method=workspace.experiment.method.facts,
+        method=workspace.experiment.method.traits,
         layout=workspace.flat.layout,
         memory=ring.memory,
     )

@@ -21,7 +21,7 @@ from unseen.runner.prepare import prepare_run
 from unseen.training import LocalTrainingConfig
 
 PROTECTION = make_protection("encrypted")
-SERVED = [name for name in METHODS if PROTECTION.why_not(make_method(name).facts) is None]
+SERVED = [name for name in METHODS if PROTECTION.incompatibility(make_method(name).traits) is None]
 PLAN = LocalTrainingConfig(epochs=1, batch_size=4, lr=0.02, momentum=0.5)
 
 

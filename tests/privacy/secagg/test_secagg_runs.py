@@ -16,7 +16,11 @@ from unseen.privacy import make_protection
 from unseen.training import LocalTrainingConfig
 
 PLAN = LocalTrainingConfig(epochs=1, batch_size=4, lr=0.02, momentum=0.5)
-SERVED = [name for name in METHODS if make_protection("secure-sum").why_not(make_method(name).facts) is None]
+SERVED = [
+    name
+    for name in METHODS
+    if make_protection("secure-sum").incompatibility(make_method(name).traits) is None
+]
 
 
 def weights_of(folder):
@@ -134,8 +138,10 @@ def test_other_methods_are_refused_with_the_reason(method, reason, tmp_path):
 def test_a_method_that_sends_only_its_state_is_served_whatever_its_settings():
     protection = make_protection("secure-sum")
     assert "fedbn" in SERVED and "feddg" not in SERVED
-    facts = make_method("fedbn", {"share_statistics": False}).facts
-    assert facts.in_state == ("model weights without batch norm",) and protection.why_not(facts) is None
+    facts = make_method("fedbn", {"share_statistics": False}).traits
+    assert (
+        facts.in_state == ("model weights without batch norm",) and protection.incompatibility(facts) is None
+    )
 
 
 def test_two_clients_are_too_few(tmp_path):

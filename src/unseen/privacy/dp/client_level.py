@@ -76,7 +76,7 @@ class DPClients(Protection[DPClientsSettings]):
     sends = (WITHIN,)
     draws_clients = True
 
-    def why_not(self, method: MethodTraits) -> str | None:
+    def incompatibility(self, method: MethodTraits) -> str | None:
         """Serve methods whose server half needs nothing but one mean of states."""
         if method.topology == "pooled":
             return "it pools the data itself, so there are no updates to clip"
@@ -97,7 +97,7 @@ class DPClients(Protection[DPClientsSettings]):
             "they are no part of a clipped update, and noise would make variances negative",
         )
 
-    def planned(self, run: PlannedRun) -> Self:
+    def resolve(self, run: PlannedRun) -> Self:
         """Find delta, and the noise for a target epsilon."""
         steps = Steps(run.in_round / len(run.train_sizes), run.rounds)
         return type(self)(resolve_noise(self.settings, units=len(run.train_sizes), worst=[steps]))
@@ -121,7 +121,7 @@ class DPClients(Protection[DPClientsSettings]):
 
     # who takes part
 
-    def invited(
+    def sample_clients(
         self, clients: int, *, fraction: float, round: int, seed: int, state: MutableMapping[str, Tensor]
     ) -> Sequence[int]:
         """Draw every client on its own (Poisson), as the accountant assumes; a round may be empty."""
@@ -181,7 +181,7 @@ class DPClients(Protection[DPClientsSettings]):
 
     # the record
 
-    def lines(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
+    def disclose(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
         """Updates are clipped when they leave, and noised only behind the server."""
         state = ", ".join(method.in_state)
         how = {
@@ -193,7 +193,7 @@ class DPClients(Protection[DPClientsSettings]):
             for line in unprotected_entries(update, method)
         ]
 
-    def spent(self, state: Mapping[str, Tensor]) -> dict[str, Any]:
+    def privacy_spent(self, state: Mapping[str, Tensor]) -> dict[str, Any]:
         """Epsilon after the rounds so far: a function of their number, the rate and the noise alone."""
         if _ROUNDS not in state:
             return {}

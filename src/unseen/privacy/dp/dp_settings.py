@@ -49,7 +49,7 @@ class DPSettings(Settings):
     def multiplier(self) -> float:
         """The noise in units of `clip`, once it is known."""
         if self.noise is None and self.epsilon is not None:
-            raise ValueError("the noise for an epsilon is known only after `planned`")
+            raise ValueError("the noise for an epsilon is known only after `resolve`")
         return self.noise or USUAL_NOISE
 
     @property

@@ -57,7 +57,7 @@ class DPSamples(Protection[DPSamplesSettings]):
     extra = "dp"
     sends = (SPENT,)
 
-    def why_not(self, method: MethodTraits) -> str | None:
+    def incompatibility(self, method: MethodTraits) -> str | None:
         """Serve methods that use samples only by the loss that each has alone."""
         if method.topology == "pooled":
             return "it pools the data itself, so there is no client left that could add noise"
@@ -72,7 +72,7 @@ class DPSamples(Protection[DPSamplesSettings]):
             "through those of a batch every sample is in the gradient of every other",
         )
 
-    def planned(self, run: PlannedRun) -> Self:
+    def resolve(self, run: PlannedRun) -> Self:
         """Find delta, and the noise for a target epsilon at the client where it costs most."""
         return type(self)(resolve_noise(self.settings, units=max(run.train_sizes), worst=_planned_steps(run)))
 
@@ -123,7 +123,7 @@ class DPSamples(Protection[DPSamplesSettings]):
 
     # the record
 
-    def lines(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
+    def disclose(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
         """The state is noised; the rest is made of it or says nothing of a sample."""
         weights = update.weights
         return [
@@ -136,7 +136,7 @@ class DPSamples(Protection[DPSamplesSettings]):
             ),
         ]
 
-    def spent(self, state: Mapping[str, Tensor]) -> dict[str, Any]:
+    def privacy_spent(self, state: Mapping[str, Tensor]) -> dict[str, Any]:
         """Epsilon of the client that has spent most; their samples are different ones, so nothing adds up."""
         histories = {
             tuple(Steps(rate, int(number)) for rate, number in value.tolist())

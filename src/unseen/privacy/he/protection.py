@@ -107,7 +107,7 @@ class Encrypted(Protection[Settings]):
 
     # before the run
 
-    def why_not(self, method: MethodTraits) -> str | None:
+    def incompatibility(self, method: MethodTraits) -> str | None:
         """Serve weighted means of states, and combinations that depend on their Gram matrix only."""
         if method.topology == "pooled":
             return "it pools the data itself, so there are no updates to encrypt"
@@ -190,7 +190,7 @@ class Encrypted(Protection[Settings]):
 
     # the record
 
-    def lines(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
+    def disclose(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
         """Ciphertexts, filled up, hold state and loss; the rest is what the server weighs them by."""
         ciphertexts = update.extras[CIPHERTEXTS]
         numbers = SLOTS * count_parts(ciphertexts)
@@ -206,7 +206,7 @@ class Encrypted(Protection[Settings]):
             ),
         ]
 
-    def answer_lines(self, message: Message) -> list[DisclosureEntry]:
+    def disclose_answer(self, message: Message) -> list[DisclosureEntry]:
         """Keys tell nothing of the data; coefficients and the mean are what the run is for."""
         return [
             DisclosureEntry(kind, value.numel(), value.nbytes, _HOW[kind]) for kind, value in message.items()

@@ -77,7 +77,7 @@ class SecureSum(Protection[SecureSumSettings]):
     sends = (PUBLIC, SHARES, REVEALED, MASKED, CONTENTS)
     seals = True
 
-    def why_not(self, method: MethodTraits) -> str | None:
+    def incompatibility(self, method: MethodTraits) -> str | None:
         """Serve methods whose server half needs one weighted mean of states, and extras only summed."""
         if method.topology == "pooled":
             return "it pools the data itself, so there are no updates to hide"
@@ -162,7 +162,7 @@ class SecureSum(Protection[SecureSumSettings]):
             raise UnseenError("secure summation: the masks did not cancel; a client used other keys")
         return unpack_sum(total, contents, clients=tuple(masked), method=side.method, layout=side.layout)
 
-    def lines(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
+    def disclose(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
         """The kinds that a masked row holds, 8 bytes a number."""
         extras = {entry["kind"]: _size(entry) for entry in json_from_tensor(update.extras[CONTENTS])}
         weighted = method.weighting == "samples"
@@ -175,7 +175,7 @@ class SecureSum(Protection[SecureSumSettings]):
             DisclosureEntry(CONTENTS, format_bytes, format_bytes, "shapes and names only"),
         ]
 
-    def answer_lines(self, message: Message) -> list[DisclosureEntry]:
+    def disclose_answer(self, message: Message) -> list[DisclosureEntry]:
         """Keys and shares tell nothing of the data."""
         how = {
             PUBLIC: "public keys, fresh for every round",
