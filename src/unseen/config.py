@@ -13,15 +13,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from unseen.data.dataset import Task
 from unseen.data.sources import released_split
 from unseen.errors import UnseenError, UsageError, unknown_name
+from unseen.evaluation.selection import SourceValidation, default_rule, needs_validation_domains
 from unseen.fileio import write_text
 
 WHERE = ("data_root", "device", "workers", "threads", "engine")
 """Fields that say where a run happens, not what it is."""
-BY_DOMAINS = "validation-domains"
-"""The rule that chooses a round by the validation domains."""
 PROTECTION = ("protect", "protect_settings")
 """Fields that say how updates are protected; runs without protection keep the identity they always had."""
 TABLES = ("settings", "protect_settings")
@@ -39,7 +37,7 @@ class RunConfig:
     hold_out: tuple[str, ...]
     sources: tuple[str, ...] = ()
     validate_on: tuple[str, ...] = ()
-    task: Task | None = None
+    task: str | None = None
     domain_column: str = "domain"
     target: str = "target"
     table_statistics: str = "federated"
@@ -70,7 +68,7 @@ class RunConfig:
     label_smoothing: float = 0.0
     seed: int = 0
     evaluate_every: int = 1
-    selection: str = "source-validation"
+    selection: str = SourceValidation.name
     precision: str = "float32"
     compile: bool = False
     update_dtype: str = "float32"
@@ -92,8 +90,8 @@ class RunConfig:
             f"--threads must be at least 1, not {self.threads}": self.threads is None or self.threads >= 1,
             f"--workers must be at least 1, not {self.workers}": self.workers is None or self.workers >= 1,
             "name at least one domain with --hold-out": len(self.hold_out) >= 1,
-            f"--selection {BY_DOMAINS} needs domains to choose by: name them with --validate-on": (
-                self.selection != BY_DOMAINS or len(self.validate_on) >= 1
+            f"--selection {self.selection} needs domains to choose by: name them with --validate-on": (
+                len(self.validate_on) >= 1 or not needs_validation_domains(self.selection)
             ),
         }
         for message, fine in checks.items():
@@ -115,7 +113,7 @@ class RunConfig:
         if not domains["hold_out"]:
             hold_out, validate_on = released_split(str(values.get("data", "")))
             domains |= {"hold_out": hold_out, "validate_on": domains["validate_on"] or validate_on}
-        rule = {"selection": BY_DOMAINS} if domains["validate_on"] else {}
+        rule = {"selection": default_rule(validation_domains=bool(domains["validate_on"]))}
         return cls(**{**rule, **values, **domains})
 
     def resolved(self, **chosen: Any) -> RunConfig:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from unseen.evaluation import mean_metric, select
+from unseen.evaluation.selection import mean_metric, select
 
 
 def _evaluation(number, validation, target, loss=1.0):

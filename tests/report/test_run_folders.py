@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from unseen.errors import UnseenError, UsageError
-from unseen.evaluation import PRIMARY
-from unseen.runs.reader import HEADLINE_METRIC, read_run
+from unseen.runs.reader import read_run
+from unseen.tasks import TASKS
 
 MakeRun = Callable[..., Path]
 
@@ -84,8 +84,9 @@ def test_a_run_with_only_a_configuration_knows_its_held_out_domain(tmp_path: Pat
     assert read_run(tmp_path).held_out == ["a", "b"]
 
 
-def test_headlines_use_the_metric_that_selects_rounds() -> None:
-    assert HEADLINE_METRIC == PRIMARY
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_headlines_use_the_metric_that_selects_rounds(make_run: MakeRun, task: str) -> None:
+    assert read_run(make_run(task=task)).metric == TASKS[task].primary_metric
 
 
 def test_nan_is_read_as_missing(make_run: MakeRun) -> None:

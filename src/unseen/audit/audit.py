@@ -235,6 +235,6 @@ def _why_no_inversion(experiment: Experiment) -> str:
         return f"{experiment.method.name} pools the data itself: there are no updates to attack"
     if not data.is_image or data.is_measured:
         return "the attack rebuilds pictures of 8 bits, and this run trained on other inputs"
-    if data.task != "classification":
+    if not data.task_type.has_classes:
         return "the attack reads classes off the update, and this run predicts a quantity"
     return ""

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from unseen.data import Indices, Samples
 from unseen.engine import Experiment
-from unseen.evaluation import predict_batches
+from unseen.evaluation.evaluate import predict_batches
 from unseen.models import Network
 from unseen.seeding import numpy_generator
 
@@ -73,7 +73,7 @@ def losses(experiment: Experiment, network: Network, rows: Indices) -> Real:
     found = []
     samples = Samples(experiment.data, rows)
     for outputs, targets in predict_batches(network, samples, prepare=experiment.prepare):
-        if samples.task == "regression":
+        if not samples.task_type.has_classes:
             found.append((outputs.squeeze(1) - targets).square())
         else:
             found.append(F.cross_entropy(outputs, targets, reduction="none"))

@@ -16,8 +16,9 @@ from unseen.config import RunConfig
 from unseen.report.charts import MOST_ROUNDS, downsample, heat_map, skip_schema_checks
 from unseen.report.curves import curve_chart
 from unseen.report.figures import Figure
-from unseen.report.formatting import NOTHING, is_fraction
+from unseen.report.formatting import NOTHING
 from unseen.report.intervals import dot_chart, nested_interval_chart, setting_chart
+from unseen.tasks import is_fraction
 
 if TYPE_CHECKING:
     from unseen.report.charts import Panels

@@ -15,8 +15,9 @@ from unseen.bench.comparisons import PairwiseComparison
 from unseen.bench.grid import Grid
 from unseen.bench.render import to_latex
 from unseen.bench.statistics import expectation_sentence, expected_accuracy
-from unseen.bench.study import RULES, Study, display_name
+from unseen.bench.study import Study, display_name
 from unseen.bench.table_text import Line, Sheet, cost_sheet, expectation_sheet, matrix_sheet
+from unseen.evaluation.selection import rule_label
 from unseen.report.formatting import NOTHING, format_bytes, format_count, format_duration, format_value
 from unseen.report.markup import Markup, esc, join, section, table, tag, tile
 from unseen.report.page import assemble, figure_markup, page_header
@@ -78,7 +79,7 @@ def _model_parts(overview: BenchSummary, each: ModelSummary, *, prefix: str) -> 
             titled_sheet(each.table_sheets[first.rule]),
             titled_sheet(each.rules_sheet),
             *(
-                folded(f"The table by {RULES[table.rule]}", titled_sheet(each.table_sheets[table.rule]))
+                folded(f"The table by {rule_label(table.rule)}", titled_sheet(each.table_sheets[table.rule]))
                 for table in others
             ),
         ),
@@ -142,7 +143,9 @@ def comparison_section(
         return Markup("")
     honest = next(iter(found))
     told = tag("ul", *(tag("li", each.words + ".") for each in found[honest]))
-    others = [folded(f"The same by {RULES[rule]}", titled_sheet(sheets[rule])) for rule in list(found)[1:]]
+    others = [
+        folded(f"The same by {rule_label(rule)}", titled_sheet(sheets[rule])) for rule in list(found)[1:]
+    ]
     return section(
         f"Against {display_name(found[honest][0].baseline)}{study.in_title}",
         told,
@@ -167,7 +170,7 @@ def bench_tiles(study: Study, table_: ResultsTable) -> Markup:
     made: list[Markup] = []
     best = best_row(table_)
     if best is not None and best.mean.estimate is not None:
-        hint = f"mean over {len(table_.columns)} held-out domains, round by {RULES[table_.rule]}"
+        hint = f"mean over {len(table_.columns)} held-out domains, round by {rule_label(table_.rule)}"
         value = format_value(best.mean.estimate.mean, table_.metric)
         made.append(tile(f"{best.name}, the highest mean", value, hint, hero=True))
     planned, done = table_.planned * len(table_.rows), len(study.results)
@@ -195,7 +198,7 @@ def runs_section(study: Study, folder: Path, work: Path) -> Markup:
         rows.append([name, result.held_out, *values, str(result.seed), format_duration(result.seconds)])
     if not rows:
         return Markup("")
-    headers = ["method", "held out", *(RULES[rule] for rule in study.rules), "seed", "time"]
+    headers = ["method", "held out", *(rule_label(rule) for rule in study.rules), "seed", "time"]
     shown = table(headers, rows, text_columns=2, tall=len(rows) > 12)
     return folded(f"All {len(rows)} runs" + (f" of {study.model}" if study.several else ""), shown)
 

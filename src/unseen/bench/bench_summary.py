@@ -12,6 +12,7 @@ from unseen.bench.published_rows import published_rows, published_sheet
 from unseen.bench.results import JobResult
 from unseen.bench.study import Study, studies
 from unseen.bench.table_text import Sheet, rules_sheet, statistics_sheet, table_sheet
+from unseen.evaluation.selection import SourceValidation
 
 USUAL_BASELINE = "fedavg"
 
@@ -92,7 +93,7 @@ def summarize_bench(grid: Grid, results: Sequence[JobResult], *, baseline: str |
     chosen = baseline or grid.baseline or _usual(grid)
     models = []
     for study in studies(grid, results):
-        rules = study.rules or ("source-validation",)
+        rules = study.rules or (SourceValidation.name,)
         beside = published_rows(grid.published, study) if grid.published else None
         against = {rule: compare_with_baseline(study, rule, chosen) for rule in rules} if chosen else {}
         tables = tuple(make_table(study, rule, baseline=chosen, published=beside) for rule in rules)

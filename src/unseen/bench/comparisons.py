@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from unseen.bench.statistics import LEVEL, Comparison, holm, mean_and_error, paired_comparison
 from unseen.bench.study import Study, display_name
-from unseen.report.formatting import is_fraction, metric_name
+from unseen.tasks import is_fraction, metric_label
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def difference_text(difference: float, metric: str) -> str:
         points = 100 * difference
         digits = 1 if round(abs(points), 1) >= 0.1 or points == 0 else 2
         return f"{points:.{digits}f} points"
-    return f"{difference:.3g} in {metric_name(metric)}"
+    return f"{difference:.3g} in {metric_label(metric)}"
 
 
 def p_text(p: float | None) -> str:

@@ -12,13 +12,14 @@ from typing import Any
 from unseen.bench.bench_job import RELEASED, BenchJob, job_config
 from unseen.config import WHERE, RunConfig
 from unseen.errors import UnseenError, UsageError, unknown_name
+from unseen.evaluation.selection import LeaveOneDomainOut, SourceValidation
 from unseen.fileio import write_text
 
 ALL = "all"
 """In the place of a list of held-out domains: every domain in turn."""
-LEAVE_ONE_DOMAIN_OUT = "leave-one-domain-out"
+LEAVE_ONE_DOMAIN_OUT = LeaveOneDomainOut.name
 SELECTIONS = {
-    "source-validation": "source-validation",
+    SourceValidation.name: SourceValidation.name,
     "lodo": LEAVE_ONE_DOMAIN_OUT,
     LEAVE_ONE_DOMAIN_OUT: LEAVE_ONE_DOMAIN_OUT,
 }
@@ -50,7 +51,7 @@ class Grid:
     note: str = ""
     baseline: str | None = None
     published: str | None = None
-    selection: str = "source-validation"
+    selection: str = SourceValidation.name
     search: int = 0
     trial_seeds: int = 1
     domains: tuple[str, ...] = field(default=())

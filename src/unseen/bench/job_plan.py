@@ -13,6 +13,7 @@ from unseen.bench.grid import LEAVE_ONE_DOMAIN_OUT, Grid, cells
 from unseen.bench.lodo_cv import folds
 from unseen.bench.result_store import ResultStore
 from unseen.bench.search import Cell, choose_trial, trial_job, trial_jobs
+from unseen.evaluation.selection import SourceValidation
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def make_plan(
     trials = tuple(trial_jobs(grid))
     if not all(shelf.holds(job) or has_failed(job) for job in trials):
         return JobPlan(trials, (), settled=False, chosen={})
-    chosen = _choices(grid, shelf, "source-validation")
+    chosen = _choices(grid, shelf, SourceValidation.name)
     judged = _choices(grid, shelf, LEAVE_ONE_DOMAIN_OUT) if grid.leaves_domains_out else chosen
     entries = list[PlannedEntry]()
     for seed in grid.seeds:

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from unseen.bench.bench_job import RELEASED, BenchJob
 from unseen.bench.grid import Grid
 from unseen.bench.result_store import FinishedRun, without_domain
-from unseen.data import Task
 from unseen.errors import UsageError
-from unseen.evaluation import PRIMARY, mean_metric, select
+from unseen.evaluation.selection import Oracle, SourceValidation, mean_metric, select
 from unseen.runs.records import Record
+from unseen.tasks import primary_metric
 
 
 def folds(grid: Grid, job: BenchJob) -> list[BenchJob]:
@@ -27,7 +27,7 @@ def folds(grid: Grid, job: BenchJob) -> list[BenchJob]:
     if len(sources) < 2:
         raise UsageError(
             f"leave-one-domain-out needs at least two source domains beside {job.held_out}; "
-            f"there are {len(sources)}: use --selection source-validation"
+            f"there are {len(sources)}: use --selection {SourceValidation.name}"
         )
     return [_fold(job, source) for source in sources]
 
@@ -65,13 +65,13 @@ def choose_round(held_out: str, runs: Sequence[FinishedRun]) -> int | None:
 def best_mean(held_out: str, runs: Sequence[FinishedRun]) -> float:
     """The mean on the left-out sources in the round that `choose_round` takes; settings are chosen by it."""
     best = _best(held_out, runs)
-    return float("nan") if best is None else mean_metric(best, "target", PRIMARY[_task(runs)])
+    return float("nan") if best is None else mean_metric(best, "target", primary_metric(_task(runs)))
 
 
 def _best(held_out: str, runs: Sequence[FinishedRun]) -> Record | None:
     """Choosing on the left-out sources is what the oracle does on the target, hence its rule."""
-    return select(cross_validated(held_out, runs), "oracle", _task(runs))
+    return select(cross_validated(held_out, runs), Oracle.name, _task(runs))
 
 
-def _task(runs: Sequence[FinishedRun]) -> Task:
+def _task(runs: Sequence[FinishedRun]) -> str:
     return runs[0].task

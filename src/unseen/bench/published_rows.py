@@ -6,7 +6,7 @@ from unseen.bench.bench_tables import PublishedRows, TableCell, TableRow
 from unseen.bench.papers.published_tables import PublishedRow, PublishedTable, load_published
 from unseen.bench.statistics import Estimate
 from unseen.bench.study import Study
-from unseen.bench.table_text import RULE_WORDS, Sheet, Text
+from unseen.bench.table_text import Sheet, Text, published_rule
 from unseen.report.formatting import NOTHING
 
 METRICS = {"accuracy": "accuracy", "pearson": "pearson_r"}
@@ -46,7 +46,7 @@ def published_sheet(name: str) -> Sheet | None:
         cells = [_printed(*both, row.decimals) for both in zip(values, errors, strict=False)]
         lines.append((Text(row.label), *map(Text, cells)))
     unit = {"percent": " in %", "hours": " in hours"}.get(found.unit, "")
-    chosen = f"Round chosen by: {RULE_WORDS.get(found.selection, found.selection)}."
+    chosen = f"Round chosen by: {published_rule(found.selection)}."
     title = f"Published: {found.caption} ({found.metric}{unit})"
     group = (f"published in {source_text(found)}", tuple(lines))
     return Sheet(title, headers, (group,), " ".join(filter(None, [chosen, found.note])))

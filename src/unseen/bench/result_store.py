@@ -14,11 +14,10 @@ from typing import Any, cast
 
 from unseen.bench.bench_job import RELEASED, BenchJob
 from unseen.config import TABLES, RunConfig
-from unseen.data import Task
 from unseen.errors import UnseenError
-from unseen.evaluation import PRIMARY
 from unseen.runs.folder import RunFolder
 from unseen.runs.records import Record, read_records
+from unseen.tasks import primary_metric
 
 
 @dataclass(frozen=True)
@@ -30,14 +29,14 @@ class FinishedRun:
     fingerprint: str
 
     @property
-    def task(self) -> Task:
-        """Whether classes or numbers are predicted."""
-        return cast(Task, self.result["task"])
+    def task(self) -> str:
+        """The name of the task."""
+        return str(self.result["task"])
 
     @property
     def metric(self) -> str:
         """The metric that the numbers of a bench are."""
-        return PRIMARY[self.task]
+        return primary_metric(self.task)
 
 
 class ResultStore:

@@ -19,9 +19,17 @@ from unseen.bench.grid import LEAVE_ONE_DOMAIN_OUT, Grid
 from unseen.bench.job_plan import JobPlan, PlannedEntry, make_plan
 from unseen.bench.lodo_cv import choose_round
 from unseen.bench.result_store import FinishedRun, ResultStore, without_domain
-from unseen.config import BY_DOMAINS
 from unseen.errors import UnseenError
-from unseen.evaluation import group_metrics, mean_metric, select
+from unseen.evaluation.group_metrics import summarize_groups
+from unseen.evaluation.selection import (
+    SELECTION_RULES,
+    LastRound,
+    Oracle,
+    SourceValidation,
+    mean_metric,
+    rule_names,
+    select,
+)
 from unseen.fileio import write_text
 from unseen.runs.records import Record
 
@@ -30,11 +38,10 @@ from unseen.runs.records import Record
 class JobResult:
     """A finished job.
 
-    accuracy     selection rule -> metric on the held-out domain: "source-validation", "last", "oracle", and
-                 "leave-one-domain-out" and "validation-domains" where they were asked for; NaN = not defined
+    accuracy     selection rule -> metric on the held-out domain, for every rule that applies; NaN = undefined
     in_domain    metric on test samples of the source domains; None where none were kept
     curve        metric on the held-out domain after every evaluated round
-    metric       what the numbers are: "accuracy" or "pearson_r"
+    metric       what the numbers are: the primary metric of the task
     job          the job's id, which is also the name of its run folder
     worst_group  accuracy of the worst group of held-out samples, where the data has groups
     """
@@ -148,7 +155,7 @@ def _collected(entry: PlannedEntry, run: FinishedRun, shelf: ResultStore) -> Job
 
 
 def chosen_rounds(entry: PlannedEntry, shelf: ResultStore) -> dict[str, int | None]:
-    """The round that each selection rule takes; all but the oracle choose without the held-out scores.
+    """Return the round that each selection rule takes; only rules that `uses_target` see held-out scores.
 
     Leave-one-domain-out is among them once all its runs are finished.
     """
@@ -156,13 +163,12 @@ def chosen_rounds(entry: PlannedEntry, shelf: ResultStore) -> dict[str, int | No
     if run is None:
         return {}
     blind = without_domain(run.evaluations, held_out)
-    rounds = {
-        "source-validation": _round(select(blind, "source-validation", run.task)),
-        "last": _round(select(blind, "last", run.task)),
-        "oracle": _round(select(run.evaluations, "oracle", run.task)),
-    }
-    if entry.job.config.validate_on:
-        rounds[BY_DOMAINS] = _round(select(blind, "validation-domains", run.task))
+    rounds = {}
+    for name in dict.fromkeys((SourceValidation.name, LastRound.name, Oracle.name, *rule_names())):
+        rule = SELECTION_RULES[name]
+        if entry.job.config.validate_on or not rule.needs_validation_domains:
+            seen = run.evaluations if rule.uses_target else blind
+            rounds[name] = _round(select(seen, name, run.task))
     folds = shelf.get_all(entry.folds) if shelf.holds(entry.judged) else None
     return {**rounds, LEAVE_ONE_DOMAIN_OUT: choose_round(held_out, folds)} if folds else rounds
 
@@ -179,7 +185,7 @@ def _on_target(run: FinishedRun, number: int | None) -> float:
 
 def _of_target(evaluation: Record, metric: str) -> float:
     """The metric on all held-out samples where groups are told, as WILDS does, else the mean over domains."""
-    pooled = group_metrics(evaluation, "target", metric).get("pooled")
+    pooled = summarize_groups(evaluation, "target", metric).get("pooled")
     return mean_metric(evaluation, "target", metric) if pooled is None else float(pooled)
 
 

@@ -17,7 +17,7 @@ from unseen.bench.bench_job import BenchJob
 from unseen.bench.grid import LEAVE_ONE_DOMAIN_OUT, Grid, cells
 from unseen.bench.lodo_cv import best_mean, folds
 from unseen.bench.result_store import FinishedRun, ResultStore, without_domain
-from unseen.evaluation import mean_metric, select
+from unseen.evaluation.selection import SourceValidation, mean_metric, select
 from unseen.hparams import LogUniform, Range, search_ranges
 from unseen.methods.base import METHODS
 from unseen.seeding import numpy_generator
@@ -74,7 +74,7 @@ def trial_jobs(grid: Grid) -> list[BenchJob]:
 
 def search_report(grid: Grid, shelf: ResultStore) -> list[dict[str, Any]]:
     """Every trial of every cell with what it drew and its score, and which was taken: nothing is hidden."""
-    rules = ["source-validation", *([LEAVE_ONE_DOMAIN_OUT] if grid.leaves_domains_out else [])]
+    rules = [SourceValidation.name, *([LEAVE_ONE_DOMAIN_OUT] if grid.leaves_domains_out else [])]
     found = []
     for cell, rule in product(cells(grid), rules):
         label, held_out, model = cell
@@ -112,12 +112,12 @@ def _mean_score(grid: Grid, cell: Cell, trial: int, shelf: ResultStore, *, rule:
     held_out, scores = cell[1], list[float]()
     for seed in grid.seeds[: grid.trial_seeds]:
         job = trial_job(grid, cell, trial, seed)
-        wanted = [job] if rule == "source-validation" else folds(grid, job)
+        wanted = [job] if rule == SourceValidation.name else folds(grid, job)
         runs = shelf.get_all(wanted)
         if runs is None:
             return math.nan
         scores.append(
-            _validated(held_out, runs[0]) if rule == "source-validation" else best_mean(held_out, runs)
+            _validated(held_out, runs[0]) if rule == SourceValidation.name else best_mean(held_out, runs)
         )
     return sum(scores) / len(scores)
 
@@ -125,5 +125,5 @@ def _mean_score(grid: Grid, cell: Cell, trial: int, shelf: ResultStore, *, rule:
 def _validated(held_out: str, run: FinishedRun) -> float:
     """The sources' validation metric in the round that source validation takes."""
     blind: Sequence[dict[str, Any]] = without_domain(run.evaluations, held_out)
-    best = select(blind, "source-validation", run.task)
+    best = select(blind, SourceValidation.name, run.task)
     return math.nan if best is None else mean_metric(best, "validation", run.metric)

@@ -14,7 +14,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from unseen.report.formatting import format_value, is_fraction, metric_name
+from unseen.report.formatting import format_value
+from unseen.tasks import is_fraction, metric_bounds, metric_label
 
 Key = TypeVar("Key", bound=Hashable)
 Floats = npt.NDArray[np.float64]
@@ -162,7 +163,6 @@ ASSUMPTION = (
     "random from the same kind of places. The folds share training data, so the interval is a little too "
     "narrow; a model trained on all domains sees one more than each of these did."
 )
-BOUNDS = {"pearson_r": (-1.0, 1.0)}
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def expected_accuracy(
         return Expected(metric, 1, mean)
     reach = t_quantile(count - 1) * float(np.std(means, ddof=1))
     of_mean, of_site = reach / math.sqrt(count), reach * math.sqrt(1 + 1 / count)
-    least, most = (0.0, 1.0) if is_fraction(metric) else BOUNDS.get(metric, (-math.inf, math.inf))
+    least, most = metric_bounds(metric)
     return Expected(
         metric=metric,
         domains=count,
@@ -214,7 +214,7 @@ def expected_accuracy(
 def expectation_sentence(expected: Expected, method: str) -> str:
     """Say what the numbers mean."""
     value, metric = format_value(expected.mean, expected.metric), expected.metric
-    told = value if is_fraction(metric) else f"{metric_name(metric)} {value}"
+    told = value if is_fraction(metric) else f"{metric_label(metric)} {value}"
     if expected.low is None or expected.high is None:
         return (
             f"{method}: {told} on the only held-out domain. One domain cannot say how much sites differ, "

@@ -9,24 +9,9 @@ from dataclasses import dataclass, field
 
 from unseen.bench.grid import ALL, Grid
 from unseen.bench.results import JobResult
+from unseen.evaluation.selection import list_rules
 from unseen.report.formatting import METHOD_NAMES
 
-RULES = {
-    "source-validation": "source validation",
-    "leave-one-domain-out": "leave-one-domain-out",
-    "validation-domains": "validation domains",
-    "last": "last round",
-    "oracle": "oracle",
-}
-"""The selection rules in the order of all tables: the honest ones first."""
-RULE_MEANINGS = {
-    "source-validation": "the round was chosen by the sources' own validation data (honest)",
-    "leave-one-domain-out": "the round was chosen by runs that left out one more source each (honest)",
-    "validation-domains": "the round was chosen by domains that were kept for this alone (honest)",
-    "last": "no round was chosen",
-    "oracle": "the round was chosen with the labels of the held-out domain, which nobody has in practice "
-    "(optimistic; only for comparing with papers that do so)",
-}
 Values = Mapping[tuple[str, int], float]
 """(held-out domain, seed) -> metric."""
 
@@ -60,7 +45,7 @@ class Study:
     def rules(self) -> tuple[str, ...]:
         """The selection rules that any job has a number for, in the order of all tables."""
         known = {rule for result in self.results for rule in result.accuracy}
-        return tuple(rule for rule in RULES if rule in known)
+        return tuple(rule.name for rule in list_rules() if rule.name in known)
 
     @property
     def planned(self) -> int:

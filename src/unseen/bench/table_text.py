@@ -9,12 +9,13 @@ from unseen.bench.bench_tables import ResultsTable, TableCell, TableRow
 from unseen.bench.comparisons import PairwiseComparison, compare_all_pairs, p_number
 from unseen.bench.results import JobResult
 from unseen.bench.statistics import ASSUMPTION, LEVEL, Estimate, expected_accuracy, mean_and_error
-from unseen.bench.study import RULE_MEANINGS, RULES, Study, display_name
-from unseen.report.formatting import NOTHING, format_bytes, format_clock, is_fraction, metric_name
+from unseen.bench.study import Study, display_name
+from unseen.evaluation.selection import SELECTION_RULES, rule_label
+from unseen.report.formatting import NOTHING, format_bytes, format_clock
+from unseen.tasks import is_fraction, metric_label
 
 MARKS = {"better": "*", "worse": "†", "": ""}
 PUBLISHED = " (published)"
-RULE_WORDS = {**RULES, "none": "nothing, or one round"}
 """How rounds are chosen, our rules and those that papers have besides."""
 
 
@@ -61,12 +62,12 @@ def estimate_text(
 
 def unit_text(metric: str) -> str:
     """The metric and its unit, for titles."""
-    return f"{metric_name(metric)} in %" if is_fraction(metric) else metric_name(metric)
+    return f"{metric_label(metric)} in %" if is_fraction(metric) else metric_label(metric)
 
 
 def rule_sentence(rule: str) -> str:
     """What a selection rule means."""
-    return f"{RULES[rule].capitalize()}: {RULE_MEANINGS[rule]}."
+    return f"{rule_label(rule).capitalize()}: {SELECTION_RULES[rule].summary}."
 
 
 def table_sheet(table: ResultsTable) -> Sheet:
@@ -75,16 +76,12 @@ def table_sheet(table: ResultsTable) -> Sheet:
     groups = [("", tuple(_line(row, table) for row in table.rows))]
     found = table.published
     if found is not None and found.rows:
-        chosen = (
-            f"; round chosen by: {RULE_WORDS.get(found.selection, found.selection)}"
-            if found.selection
-            else ""
-        )
+        chosen = f"; round chosen by: {published_rule(found.selection)}" if found.selection else ""
         groups.append(
             (f"published in {found.source}{chosen}", tuple(_published(row, table) for row in found.rows))
         )
     model = f", {table.model}" if table.model else ""
-    title = f"Held-out {unit_text(table.metric)}{model}, by {RULES[table.rule]}"
+    title = f"Held-out {unit_text(table.metric)}{model}, by {rule_label(table.rule)}"
     return Sheet(title, tuple(headers), tuple(groups), _note(table))
 
 
@@ -99,7 +96,7 @@ def rules_sheet(tables: Sequence[ResultsTable]) -> Sheet:
     note = " ".join(rule_sentence(table.rule) for table in tables)
     return Sheet(
         f"Mean held-out {unit_text(first.metric)}{model}, by every selection rule",
-        ("method", *(RULES[table.rule] for table in tables)),
+        ("method", *(rule_label(table.rule) for table in tables)),
         (("", lines),),
         note,
     )
@@ -244,7 +241,7 @@ def statistics_sheet(study: Study, rule: str, found: Sequence[PairwiseComparison
         "comparisons of this table. The effect size is Cohen's d of the pairs. The last column averages "
         "seeds first and takes every domain as one observation: would it be seen on other domains too?"
     )
-    title = f"Against {display_name(first.baseline)}{study.in_title}, by {RULES[rule]}"
+    title = f"Against {display_name(first.baseline)}{study.in_title}, by {rule_label(rule)}"
     return Sheet(title, headers, (("", lines),), note)
 
 
@@ -288,3 +285,8 @@ def _sign(each: PairwiseComparison, ours: str) -> str:
 
 def _p(p: float | None) -> str:
     return NOTHING if p is None else p_number(p)
+
+
+def published_rule(selection: str) -> str:
+    """Return how a paper chose its round: a rule's label, or what the paper says."""
+    return "nothing, or one round" if selection == "none" else rule_label(selection)

@@ -25,7 +25,7 @@ from unseen.data import DataRequest, DataSet, load_data
 from unseen.data.sources import no_progress
 from unseen.engine.resources import keep_freed_memory
 from unseen.errors import UnseenError
-from unseen.evaluation import PRIMARY, mean_metric
+from unseen.evaluation.selection import mean_metric
 from unseen.runner.prepare import data_request
 from unseen.runner.run import run
 from unseen.runs.folder import RunFolder
@@ -252,9 +252,8 @@ class _PipeCallback(Callback):
 
     def on_record(self, record: Record) -> None:
         if record["event"] == "evaluation":
-            metrics = record["scores"][0]["metrics"]
-            name = next(name for name in PRIMARY.values() if name in metrics)
-            self._validation = mean_metric(record, "validation", name)
+            primary = next(iter(record["scores"][0]["metrics"]))
+            self._validation = mean_metric(record, "validation", primary)
         if record["event"] in ("round", "evaluation"):
             self._send(Progress(record["round"], self._rounds, self._validation))
 

@@ -28,8 +28,6 @@ app = typer.Typer(
     no_args_is_help=True, help="Look at data, or get some.\n\nExample:\n\n    unseen data check my_data/"
 )
 
-TASKS = ("classification", "regression")
-
 
 @app.command("check")
 def check_command(  # noqa: PLR0917 (one parameter an option)
@@ -62,6 +60,7 @@ def check_command(  # noqa: PLR0917 (one parameter an option)
     from unseen.cli.progress import DelayedProgressBar
     from unseen.data import DataRequest
     from unseen.data.validate import check_data
+    from unseen.tasks import TASKS
 
     if picture is not None and picture.suffix.lower() != ".png":
         raise UsageError(f"--picture {picture} must end in .png")
@@ -73,7 +72,7 @@ def check_command(  # noqa: PLR0917 (one parameter an option)
             root=data_root.expanduser() if data_root else None,
             domain_column=domain_column,
             target_column=target,
-            task="regression" if task == "regression" else "classification" if task else None,
+            task=task,
             progress=bar,
         )
         check = check_data(request)

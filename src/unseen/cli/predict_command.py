@@ -147,7 +147,7 @@ def predictions_csv(
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     first = "file" if card.encoding is None else "row"
-    if card.task == "regression":
+    if not card.task_type.has_classes:
         writer.writerow([first, "prediction", "error"])
         writer.writerows([item.name, _number(item.value), item.error] for item in predictions)
         return text.getvalue()
@@ -180,7 +180,7 @@ def predictions_json(predictions: Sequence[Prediction], card: ModelCard, *, top:
         shown = printable(item.name) if name == "file" else int(item.name)
         if item.error:
             return {name: shown, "error": item.error}
-        if card.task == "regression":
+        if not card.task_type.has_classes:
             return {name: shown, "prediction": item.value}
         ranked = [{"class": label, "probability": chance} for label, chance in item.ranked]
         return {name: shown, **ranked[0], **({"ranked": ranked} if top > 1 else {})}
@@ -197,7 +197,7 @@ def predictions_json(predictions: Sequence[Prediction], card: ModelCard, *, top:
 def predictions_table(predictions: Sequence[Prediction], card: ModelCard) -> Table:
     """How often each class was predicted and how sure the model was, or the range of the values."""
     done = [item for item in predictions if not item.error]
-    if card.task == "regression":
+    if not card.task_type.has_classes:
         values = [item.value for item in done if item.value is not None]
         table = Table("rows", "smallest", "mean", "largest")
         if values:

@@ -16,9 +16,9 @@ from rich.progress import (
 )
 
 from unseen.callbacks.base import Callback
-from unseen.data import Task
-from unseen.evaluation import PRIMARY, mean_metric
+from unseen.evaluation.selection import mean_metric
 from unseen.runs.records import Record
+from unseen.tasks import is_fraction, metric_label
 
 
 class LiveProgress(Callback):
@@ -79,12 +79,10 @@ class LiveProgress(Callback):
             epsilon = record.get("protection", {}).get("epsilon")
             self._spent = "" if epsilon is None else f"epsilon {epsilon:.3g}"
         elif record["event"] == "evaluation":
-            metrics = record["scores"][0]["metrics"]
-            task: Task = "classification" if "accuracy" in metrics else "regression"
-            value = mean_metric(record, "validation", PRIMARY[task])
-            self._score = (
-                f"validation {value:.1%}" if task == "classification" else f"validation r {value:.3f}"
-            )
+            primary = next(iter(record["scores"][0]["metrics"]))
+            value = mean_metric(record, "validation", primary)
+            shown = f"{value:.1%}" if is_fraction(primary) else f"{metric_label(primary)} {value:.3f}"
+            self._score = f"validation {shown}"
         elif record["event"] == "fault":
             self._progress.console.print(
                 f"round {record['round']}: {record['client']} was set aside: {record['reason']}",

@@ -1,6 +1,6 @@
 """Domains come in: folders, tables, arrays, the named benchmark sets; splits; transforms."""
 
-from unseen.data.dataset import Column, DataSet, Indices, Task, from_arrays
+from unseen.data.dataset import Column, DataSet, Indices, from_arrays
 from unseen.data.samples import Batch, JoinedSamples, Samples
 from unseen.data.sources import SOURCES, DataRequest, Source, list_sources, load_data
 
@@ -14,7 +14,6 @@ __all__ = [
     "JoinedSamples",
     "Samples",
     "Source",
-    "Task",
     "from_arrays",
     "list_sources",
     "load_data",

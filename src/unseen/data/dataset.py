@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from unseen.errors import UnseenError, UsageError, unknown_name
+from unseen.errors import UsageError, unknown_name
+from unseen.tasks import TASKS, Task
 
-Task = Literal["classification", "regression"]
 Indices = npt.NDArray[np.int64]
 
 
@@ -35,6 +35,7 @@ class DataSet:
 
     inputs      uint8 (n, height, width, channels) for images, float32 (n, columns) for tables;
                 float32 images are measured values, normalised already and given to networks as they are
+    task        name of the task: what is predicted
     targets     int64 class numbers, or float32 values for regression
     domain_of   for each sample the position of its domain in `domains`
     classes     class names in the order of their numbers; empty for regression
@@ -46,7 +47,7 @@ class DataSet:
     """
 
     name: str
-    task: Task
+    task: str
     inputs: npt.NDArray[Any]
     targets: npt.NDArray[Any]
     domain_of: Indices
@@ -63,11 +64,7 @@ class DataSet:
             raise ValueError("group_of must have the length of targets")
         if not len(self.inputs) == len(self.targets) == len(self.domain_of):
             raise ValueError("inputs, targets and domain_of must have the same length")
-        if self.task == "classification" and len(self.classes) < 2:
-            seen = ", ".join(self.classes) or "none"
-            raise UnseenError(
-                f"{self.name}: classification needs at least two classes; found {len(self.classes)} ({seen})"
-            )
+        self.task_type.check_classes(self.name, self.classes)
         if not self.fingerprint:
             object.__setattr__(self, "fingerprint", _fingerprint(self))
 
@@ -95,7 +92,19 @@ class DataSet:
     @property
     def outputs(self) -> int:
         """How many numbers a model predicts for a sample."""
-        return len(self.classes) if self.task == "classification" else 1
+        return self.task_type.count_outputs(self.classes)
+
+    @property
+    def task_type(self) -> Task:
+        """The task itself, which `task` names."""
+        return TASKS[self.task]
+
+    def as_task(self, task: str | None) -> DataSet:
+        """Read the same targets for another task of the same kind; None keeps the task."""
+        if task is None or task == self.task:
+            return self
+        TASKS[task].require_same_targets(self.task_type, self.name)
+        return replace(self, task=task)
 
     def indices(self, domain: str) -> Indices:
         """Positions of a domain's samples in the store."""
@@ -105,7 +114,7 @@ class DataSet:
 
     def class_counts(self) -> dict[str, dict[str, int]]:
         """Samples per domain and class; empty for regression."""
-        if self.task == "regression":
+        if not self.task_type.has_classes:
             return {}
         counts = np.zeros((len(self.domains), len(self.classes)), dtype=np.int64)
         np.add.at(counts, (self.domain_of, self.targets), 1)

@@ -25,11 +25,11 @@ class Batch(NamedTuple):
 class Samples:
     """A view on some rows of a data set; gathering a batch copies just that batch.
 
-    task, classes, domain_names  what the data set says of itself; its other rows cannot be asked for
+    task_type, classes, domain_names  what the data set says of itself; its other rows cannot be asked for
     """
 
     def __init__(self, data: DataSet, indices: Indices) -> None:
-        self.task = data.task
+        self.task_type = data.task_type
         self.classes = data.classes
         self.domain_names = data.domains
         self._inputs = _as_tensor(data.inputs)
@@ -83,7 +83,7 @@ class JoinedSamples(Samples):
     """
 
     def __init__(self, own: Samples, others: Batch) -> None:
-        self.task, self.classes, self.domain_names = own.task, own.classes, own.domain_names
+        self.task_type, self.classes, self.domain_names = own.task_type, own.classes, own.domain_names
         self._own, self._others = own, others
 
     def __len__(self) -> int:

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unseen.data.dataset import Column, DataSet, Task
+from unseen.data.dataset import Column, DataSet
 from unseen.data.images.cache import decode_images
 from unseen.data.images.folders import DEFAULT_IMAGE_SIZE, left_out
 from unseen.data.images.scan import scan_site
 from unseen.data.sources import DataRequest, load_data
 from unseen.errors import UnseenError, unknown_name
+from unseen.tasks import TASKS
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class SiteSamples:
     """Samples of one domain in their order on disk; `targets` number the site's own `classes`."""
 
     site: str
-    task: Task
+    task: str
     inputs: npt.NDArray[Any]
     targets: npt.NDArray[Any]
     classes: tuple[str, ...]
@@ -37,7 +38,7 @@ class SiteSamples:
 
     def counts(self) -> dict[str, int]:
         """Samples of every class; for regression one entry with all of them."""
-        if self.task == "regression":
+        if not TASKS[self.task].has_classes:
             return {"": len(self.targets)}
         found = np.bincount(self.targets, minlength=len(self.classes))
         return dict(zip(self.classes, found.tolist(), strict=True))
@@ -45,7 +46,7 @@ class SiteSamples:
     def as_data_set(self, *, name: str, domains: tuple[str, ...], classes: tuple[str, ...]) -> DataSet:
         """Number targets and domain as the federation does."""
         targets = self.targets
-        if self.task == "classification":
+        if TASKS[self.task].has_classes:
             for label in self.classes:
                 if label not in classes:
                     raise unknown_name(f"class (of site {self.site!r})", label, classes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unseen.data.dataset import DataSet, Task
+from unseen.data.dataset import DataSet
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.registry import Registry
 
@@ -39,7 +39,7 @@ class DataRequest:
     skip_unreadable: bool = False
     domain_column: str = "domain"
     target_column: str = "target"
-    task: Task | None = None
+    task: str | None = None
     progress: Progress = no_progress
 
 

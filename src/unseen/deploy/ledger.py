@@ -23,10 +23,9 @@ HEADERS = {
     "census": "site's name, class names, number of samples of each, shape and fingerprint of data",
     "train": "number of samples, training loss, counts, diagnostics",
     "consult": "answers to the protection",
-    "evaluate": "loss sums",
 }
 """What an answer's header holds."""
-ARRAYS = {"evaluate": "counts that metrics follow from"}
+ARRAYS = {"evaluate": "counts and loss sums that metrics follow from"}
 
 
 def append_entry(home: Path, request: SiteMessage, answer: SiteMessage) -> None:
@@ -54,7 +53,8 @@ def disclosed_bytes(request: SiteMessage, answer: SiteMessage) -> dict[str, int]
     for name, array in answer.arrays.items():
         sent[ARRAYS.get(ask) or _kind(name, request)] += array.nbytes
     text = "message of an error" if "error" in answer.header else HEADERS.get(ask, "other facts")
-    sent[text] += len(json.dumps(answer.header))
+    if answer.header:
+        sent[text] += len(json.dumps(answer.header))
     return dict(sent)
 
 

@@ -13,7 +13,6 @@ import torch
 from unseen.config import RunConfig
 from unseen.data.site_data import SiteSamples, load_site
 from unseen.deploy.flower.message import SiteMessage, pack_weights, to_arrays, to_tensor
-from unseen.deploy.flower.tallies import pack_tallies
 from unseen.deploy.job import Job
 from unseen.deploy.site_summary import SiteSummary
 from unseen.engine import Experiment, RoundStart, Workspace
@@ -185,7 +184,12 @@ class SitePart:
         """Evaluate the deployed network on the named splits."""
         sets: list[EvaluationSet] = [(self.site.name, split) for split in request.header["splits"]]
         self.workspace.flat.load(to_tensor(request.arrays["weights"]))
-        return pack_tallies(self.workspace.evaluate_all(sets))
+        sums = {
+            f"{number}/{name}": array
+            for number, accumulator in enumerate(self.workspace.evaluate_all(sets))
+            for name, array in accumulator.to_arrays().items()
+        }
+        return SiteMessage({}, sums)
 
 
 def _numbers(update: Update) -> dict[str, Any]:

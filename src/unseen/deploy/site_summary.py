@@ -11,15 +11,16 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from unseen.data import DataSet, Task
+from unseen.data import DataSet
 from unseen.data.site_data import SiteSamples
 from unseen.errors import UnseenError
 from unseen.privacy import DisclosureEntry, DisclosureLog
 from unseen.runs.records import Record
+from unseen.tasks import TASKS
 
 NAMES = "names of the site and of its classes"
 SHAPE = "shape of a sample, fingerprint of the data"
@@ -34,7 +35,7 @@ class SiteSummary:
     measured  whether samples are measured values, not pixels of 8 bits
     """
 
-    task: Task
+    task: str
     classes: tuple[str, ...]
     counts: dict[str, int]
     shape: tuple[int, ...]
@@ -62,7 +63,7 @@ class SiteSummary:
         """Read a summary from JSON values."""
         try:
             return cls(
-                task=cast(Task, values["task"]),
+                task=str(values["task"]),
                 classes=tuple(values["classes"]),
                 counts={str(name): int(count) for name, count in values["counts"].items()},
                 shape=tuple(int(size) for size in values["shape"]),
@@ -96,7 +97,7 @@ def make_placeholder_data(census: Census, *, name: str) -> DataSet:
                 f"site {domain} has {other.task} on samples of shape {other.shape}, site {domains[0]} "
                 f"{first.task} on {first.shape}; all must have the same"
             )
-    classes = merge_classes(census) if first.task == "classification" else ()
+    classes = merge_classes(census) if TASKS[first.task].has_classes else ()
     targets, domain_of = [], []
     for number, domain in enumerate(domains):
         counts = census[domain].counts

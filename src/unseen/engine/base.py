@@ -9,9 +9,9 @@ from typing import Protocol
 from torch import Tensor
 
 from unseen.engine.experiment import EvaluationSet, RoundStart, Workspace
-from unseen.evaluation import Tally
 from unseen.privacy import Message
 from unseen.runs.records import Record
+from unseen.tasks.accumulators import MetricAccumulator
 from unseen.training import Update
 
 
@@ -70,7 +70,9 @@ class Engine(Protocol):
     def consult(self, clients: Sequence[int], messages: Sequence[Message], *, round: int) -> list[Answer]:
         """Hand each client its message of the protection's server half; return what they answer."""
 
-    def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> Sequence[Tally | NoAnswer]:
+    def evaluate(
+        self, weights: Tensor, sets: Sequence[EvaluationSet]
+    ) -> Sequence[MetricAccumulator | NoAnswer]:
         """Evaluate the deployed network on every (domain, split)."""
 
     def close(self) -> None:

@@ -11,14 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from unseen.data import DataSet, Indices, Samples
-from unseen.evaluation import (
-    EVALUATION_BATCH,
-    VALIDATION_DOMAIN,
-    GroupedTally,
-    Tally,
-    evaluate,
-    make_tally,
-)
+from unseen.evaluation.evaluate import EVALUATION_BATCH, evaluate
+from unseen.evaluation.group_metrics import GroupedAccumulator
+from unseen.evaluation.selection import VALIDATION_DOMAIN
 from unseen.federation import Federation, Split
 from unseen.methods import Method
 from unseen.models import FlatState, Network
@@ -32,6 +27,7 @@ from unseen.privacy import (
     seal_update,
 )
 from unseen.seeding import global_torch_seed
+from unseen.tasks.accumulators import MetricAccumulator
 from unseen.training import ClientWork, LocalTrainingConfig, Preprocessor, Update, reason_to_reject
 
 EvaluationSet = tuple[str, str]
@@ -125,16 +121,18 @@ class Experiment:
 
 
 def merge_parts(
-    sets: Sequence[EvaluationSet], parts: Sequence[EvaluationPart], tallies: Mapping[EvaluationPart, Tally]
-) -> list[Tally]:
-    """Add up the tallies of each set's parts, in the parts' order."""
-    merged: dict[EvaluationSet, Tally] = {}
+    sets: Sequence[EvaluationSet],
+    parts: Sequence[EvaluationPart],
+    sums: Mapping[EvaluationPart, MetricAccumulator],
+) -> list[MetricAccumulator]:
+    """Add up the sums of each set's parts, in the parts' order."""
+    merged: dict[EvaluationSet, MetricAccumulator] = {}
     for part in parts:
         key = part.domain, part.split
         if key in merged:
-            merged[key].merge(tallies[part])
+            merged[key].merge(sums[part])
         else:
-            merged[key] = tallies[part]
+            merged[key] = sums[part]
     return [merged[key] for key in sets]
 
 
@@ -244,18 +242,18 @@ class Workspace:
             **more,
         )
 
-    def evaluate(self, part: EvaluationPart) -> Tally:
-        """Tally the deployed network, with the weights it has now, on one part of an evaluation set."""
+    def evaluate(self, part: EvaluationPart) -> MetricAccumulator:
+        """Evaluate the deployed network, with the weights it has now, on one part of an evaluation set."""
         experiment = self.experiment
         rows = experiment.evaluation_indices(part.domain, part.split)[part.start : part.start + part.size]
         samples = Samples(experiment.data, rows)
         data = experiment.data
-        make = partial(make_tally, data.task, data.outputs, target_scale=experiment.target_scale)
-        tally = make() if data.group_of is None else GroupedTally(data.group_of[rows], make)
-        return evaluate(self.deployed, samples, prepare=experiment.prepare, tally=tally)
+        make = partial(data.task_type.make_accumulator, data.outputs, target_scale=experiment.target_scale)
+        accumulator = make() if data.group_of is None else GroupedAccumulator(data.group_of[rows], make)
+        return evaluate(self.deployed, samples, prepare=experiment.prepare, accumulator=accumulator)
 
-    def evaluate_all(self, sets: Sequence[EvaluationSet]) -> list[Tally]:
-        """Tally the deployed network on whole evaluation sets."""
+    def evaluate_all(self, sets: Sequence[EvaluationSet]) -> list[MetricAccumulator]:
+        """Evaluate the deployed network on whole evaluation sets."""
         parts = self.experiment.evaluation_parts(sets)
         return merge_parts(sets, parts, {part: self.evaluate(part) for part in parts})
 

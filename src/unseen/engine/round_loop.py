@@ -20,7 +20,8 @@ from unseen.engine.base import Engine, NoAnswer, Reply
 from unseen.engine.exchange import Exchange
 from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart
 from unseen.errors import UnseenError
-from unseen.evaluation import VALIDATION_DOMAIN, Selection, Tally, group_scores, select
+from unseen.evaluation.group_metrics import score_groups
+from unseen.evaluation.selection import VALIDATION_DOMAIN, SourceValidation, select
 from unseen.federation import sample_clients
 from unseen.models import Layout
 from unseen.privacy import DisclosureEntry, DisclosureLog, ReceivedUpdate, RoundUpdates
@@ -29,6 +30,7 @@ from unseen.runs.checkpoint import Checkpoint
 from unseen.runs.client_state import StateStore
 from unseen.runs.folder import RunFolder
 from unseen.runs.records import Record, Records
+from unseen.tasks.accumulators import MetricAccumulator
 from unseen.training import DivergedError
 
 _METRICS = {
@@ -51,7 +53,7 @@ class Schedule:
     rounds: int
     fraction: float = 1.0
     evaluate_every: int = 1
-    selection: Selection = "source-validation"
+    selection: str = SourceValidation.name
 
 
 class ServerLoop:
@@ -193,26 +195,26 @@ class ServerLoop:
         self._record(
             "evaluation",
             round=number,
-            **evaluation_record(self.experiment, *self._tallied(number, sets, answers)),
+            **evaluation_record(self.experiment, *self._evaluated(number, sets, answers)),
             seconds=round(time.perf_counter() - started, 4),
         )
         best = select(self.records.entries, self.schedule.selection, self.experiment.data.task)
         if best is not None and best["round"] == number:
             self.checkpoint.selected = self.checkpoint.weights.clone()
 
-    def _tallied(
-        self, number: int, sets: Sequence[EvaluationSet], answers: Sequence[Tally | NoAnswer]
-    ) -> tuple[list[EvaluationSet], list[Tally]]:
+    def _evaluated(
+        self, number: int, sets: Sequence[EvaluationSet], answers: Sequence[MetricAccumulator | NoAnswer]
+    ) -> tuple[list[EvaluationSet], list[MetricAccumulator]]:
         """Keep the sets that were evaluated; the others are recorded with the reason."""
-        tallied = [(key, answer) for key, answer in zip(sets, answers, strict=True)]
-        for (domain, _), answer in tallied:
+        asked = [(key, answer) for key, answer in zip(sets, answers, strict=True)]
+        for (domain, _), answer in asked:
             if isinstance(answer, NoAnswer):
                 reason = f"was not evaluated: {answer.reason}"
                 self._fault(number, domain, reason)
-        found = [(key, answer) for key, answer in tallied if not isinstance(answer, NoAnswer)]
+        found = [(key, answer) for key, answer in asked if not isinstance(answer, NoAnswer)]
         if not found:
             raise UnseenError(f"round {number}: the model could be evaluated nowhere; go on with --resume")
-        return [key for key, _ in found], [tally for _, tally in found]
+        return [key for key, _ in found], [accumulator for _, accumulator in found]
 
     def _save(self) -> None:
         self.checkpoint.client_states = dict(self.states.versions)
@@ -240,29 +242,29 @@ def summary(opened: Sequence[RoundUpdates], diagnostics: Record) -> Record:
 
 
 def evaluation_record(
-    experiment: Experiment, sets: Sequence[EvaluationSet], tallies: Sequence[Tally]
+    experiment: Experiment, sets: Sequence[EvaluationSet], accumulators: Sequence[MetricAccumulator]
 ) -> Record:
     """What the records say of an evaluation: every domain's scores, and every group's if there are groups."""
-    record: Record = {"scores": scores(sets, tallies), "left": tallies_left(sets, tallies)}
+    record: Record = {"scores": scores(sets, accumulators), "left": sums_left(sets, accumulators)}
     if experiment.data.groups:
         splits = [split for _, split in sets]
-        record["groups"] = group_scores(splits, tallies, experiment.data.groups)
+        record["groups"] = score_groups(splits, accumulators, experiment.data.groups)
     return record
 
 
-def tallies_left(sets: Sequence[EvaluationSet], tallies: Sequence[Tally]) -> list[Record]:
+def sums_left(sets: Sequence[EvaluationSet], accumulators: Sequence[MetricAccumulator]) -> list[Record]:
     """What an evaluation let leave the domains' sites: sums over their samples."""
     left = DisclosureLog()
-    for (domain, split), tally in zip(sets, tallies, strict=True):
-        left.add(domain, [DisclosureEntry(_METRICS[split], tally.numbers, 8 * tally.numbers)])
+    for (domain, split), found in zip(sets, accumulators, strict=True):
+        left.add(domain, [DisclosureEntry(_METRICS[split], found.numbers, 8 * found.numbers)])
     return left.entries()
 
 
-def scores(sets: Sequence[EvaluationSet], tallies: Sequence[Tally]) -> list[Record]:
-    """Describe tallies as they stand in the records."""
+def scores(sets: Sequence[EvaluationSet], accumulators: Sequence[MetricAccumulator]) -> list[Record]:
+    """Describe evaluations as the records hold them."""
     return [
-        {"domain": domain, "split": split, "count": tally.count, "metrics": tally.metrics()}
-        for (domain, split), tally in zip(sets, tallies, strict=True)
+        {"domain": domain, "split": split, "count": found.count, "metrics": found.metrics()}
+        for (domain, split), found in zip(sets, accumulators, strict=True)
     ]
 
 

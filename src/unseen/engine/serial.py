@@ -13,10 +13,10 @@ from unseen.engine.base import Answer, Reply
 from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart, Workspace
 from unseen.engine.resources import keep_freed_memory
 from unseen.errors import UnseenError
-from unseen.evaluation import Tally
 from unseen.privacy import Message
 from unseen.runs.client_state import StateStore, protection_key
 from unseen.runs.records import Record
+from unseen.tasks.accumulators import MetricAccumulator
 
 
 class SerialEngine:
@@ -65,7 +65,7 @@ class SerialEngine:
                 answers.append(Answer(name, None, str(error)))
         return answers
 
-    def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[Tally]:
+    def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[MetricAccumulator]:
         """Evaluate on every set in turn."""
         self.workspace.flat.load(weights)
         return self.workspace.evaluate_all(sets)

@@ -1,4 +1,4 @@
-"""Running a network over samples, in large batches and without gradients."""
+"""Run a network over samples, in large batches and without gradients."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from unseen.data import Batch, Samples
-from unseen.evaluation.tally import Tally
 from unseen.models import Network, blocked_maps
+from unseen.tasks.accumulators import MetricAccumulator
 
 EVALUATION_BATCH = 128
 
@@ -31,8 +31,10 @@ def predict_batches(
             yield outputs, batch.targets
 
 
-def evaluate(network: Network, samples: Samples, *, prepare: Callable[[Batch], Batch], tally: Tally) -> Tally:
-    """Tally the network's outputs over all samples."""
+def evaluate(
+    network: Network, samples: Samples, *, prepare: Callable[[Batch], Batch], accumulator: MetricAccumulator
+) -> MetricAccumulator:
+    """Add the network's outputs on all samples to an accumulator, and return it."""
     for outputs, targets in predict_batches(network, samples, prepare=prepare):
-        tally.add(outputs, targets)
-    return tally
+        accumulator.add(outputs, targets)
+    return accumulator

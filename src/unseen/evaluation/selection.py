@@ -1,73 +1,207 @@
-"""Model selection: which round's model is the result. A pure function of the records.
+"""Model selection: which round's model is the result. Rules are pure functions of the records.
 
-`source-validation` (default) looks only at validation data of the source domains; `validation-domains` at
-domains that were kept out of training for this purpose, as WILDS does; `last` at nothing; `oracle` at the
-held-out domain itself, which no real user could, and is there only to compare with published numbers that
-were chosen that way.
+Only a rule that declares `uses_target` is handed scores of the held-out domain. Of the built-in rules that
+is `oracle`, which no real user could apply: it is there to compare with published numbers that were chosen
+that way.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeVar
 
-from unseen.data import Task
-from unseen.evaluation.tally import PRIMARY
+from unseen.registry import Registry
+from unseen.tasks import goodness, primary_metric
 
-Selection = Literal["source-validation", "validation-domains", "last", "oracle"]
 VALIDATION_DOMAIN = "validation-domain"
 """The split of samples whose whole domain is kept to choose the round."""
+TARGET = "target"
+"""The split of the held-out domains' samples."""
 Record = dict[str, Any]
-_Rank = tuple[float, float, int]
+Rank = tuple[float, float, int]
+
+
+class SelectionRule:
+    """How the round whose model is kept is chosen. Stateless.
+
+    name                      what `--selection`, configurations and records call it
+    label                     its name in tables
+    summary                   how the round was chosen, as a clause that explains a table
+    heading                   its name behind a metric: "accuracy (by validation)"; the label unless given
+    chosen_by                 completes "round chosen by" on a run's page; the label unless given
+    hint                      explains the headline number of a run's page; from the label unless given
+    order                     position in tables, smaller first
+    uses_target               whether it may see scores of the held-out domain
+    needs_validation_domains  whether it needs domains that are kept to choose the round
+    spans_runs                whether it needs further runs, so that only a bench can apply it
+    """
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    summary: ClassVar[str]
+    heading: ClassVar[str] = ""
+    chosen_by: ClassVar[str] = ""
+    hint: ClassVar[str] = ""
+    order: ClassVar[int] = 30
+    uses_target: ClassVar[bool] = False
+    needs_validation_domains: ClassVar[bool] = False
+    spans_runs: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Fill in the texts that follow from the label."""
+        super().__init_subclass__(**arguments)
+        label = getattr(cls, "label", "")
+        cls.heading = cls.heading or label
+        cls.chosen_by = cls.chosen_by or label
+        cls.hint = cls.hint or f"round chosen by: {label}"
+
+    def rank(self, evaluation: Record, metric: str) -> Rank:
+        """Return what makes an evaluation preferable: the largest rank is chosen.
+
+        It depends on this evaluation alone: a run keeps only the weights of the best round so far.
+        """
+        raise NotImplementedError
+
+
+SELECTION_RULES: Registry[SelectionRule] = Registry("selection rule", group="unseen.selection_rules")
+AnyRule = TypeVar("AnyRule", bound=SelectionRule)
+
+
+def register_rule(rule: type[AnyRule]) -> type[AnyRule]:
+    """Register one object of the decorated class under its name."""
+    SELECTION_RULES.register(rule.name)(rule())
+    return rule
+
+
+class BestOn(SelectionRule):
+    """Prefers the best primary metric on one split, then the lower loss, then the earlier round."""
+
+    split: ClassVar[str]
+
+    def rank(self, evaluation: Record, metric: str) -> Rank:
+        """Rank by metric, loss and round."""
+        value, loss = (
+            goodness(name, _judged_value(evaluation, self.split, name)) for name in (metric, "loss")
+        )
+        return value, loss, -evaluation["round"]
+
+
+@register_rule
+class SourceValidation(BestOn):
+    """The best round on validation samples of the source domains."""
+
+    name, label, split, order = "source-validation", "source validation", "validation", 0
+    summary = "the round was chosen by the sources' own validation data (honest)"
+    heading = "by validation"
+    chosen_by = "source validation (the honest rule)"
+    hint = "round chosen by the sources’ validation data"
+
+
+@register_rule
+class LeaveOneDomainOut(SelectionRule):
+    """The best round of further runs that each leave out one more source; `unseen bench` starts them."""
+
+    name, label, order, spans_runs = "leave-one-domain-out", "leave-one-domain-out", 10, True
+    summary = "the round was chosen by runs that left out one more source each (honest)"
+
+
+@register_rule
+class ValidationDomains(BestOn):
+    """The best round on domains that were kept out of training for this purpose, as WILDS does."""
+
+    name, label, split, order = "validation-domains", "validation domains", VALIDATION_DOMAIN, 20
+    summary = "the round was chosen by domains that were kept for this alone (honest)"
+    heading = "by validation domains"
+    chosen_by = "domains kept to choose it"
+    hint = "round chosen by domains kept for that"
+    needs_validation_domains = True
+
+
+@register_rule
+class LastRound(SelectionRule):
+    """The last evaluated round, without a look at any score."""
+
+    name, label, order = "last", "last round", 40
+    summary = "no round was chosen"
+    chosen_by = "none: the last round"
+    hint = "last round"
+
+    def rank(self, evaluation: Record, metric: str) -> Rank:
+        """Rank by the round's number."""
+        return 0.0, 0.0, evaluation["round"]
+
+
+@register_rule
+class Oracle(BestOn):
+    """The best round on the held-out domain itself."""
+
+    name, label, split, order, uses_target = "oracle", "oracle", TARGET, 50, True
+    summary = (
+        "the round was chosen with the labels of the held-out domain, which nobody has in practice "
+        "(optimistic; only for comparing with papers that do so)"
+    )
+    chosen_by = "oracle: best on the held-out data"
+    hint = "round chosen with the held-out labels: optimistic"
+
+
+def list_rules() -> list[SelectionRule]:
+    """List the rules in the order of all tables: the honest ones first, oracle last."""
+    return sorted((SELECTION_RULES[name] for name in SELECTION_RULES), key=lambda rule: rule.order)
+
+
+def rule_names() -> list[str]:
+    """List the names of the rules that one run can apply, in the order of all tables."""
+    return [rule.name for rule in list_rules() if not rule.spans_runs]
+
+
+def rule_label(name: str) -> str:
+    """Return a rule's name in tables; of one whose plugin is not loaded here, the name itself."""
+    return SELECTION_RULES[name].label if name in SELECTION_RULES else name
+
+
+def default_rule(*, validation_domains: bool) -> str:
+    """Return the rule of a run whose user names none."""
+    return ValidationDomains.name if validation_domains else SourceValidation.name
+
+
+def needs_validation_domains(rule: str) -> bool:
+    """Return whether a rule needs validation domains; unknown names are refused elsewhere."""
+    return rule in SELECTION_RULES and SELECTION_RULES[rule].needs_validation_domains
+
+
+def select(records: Sequence[Record], rule: str, task: str) -> Record | None:
+    """Return the evaluation record that a rule prefers, or None when nothing was evaluated yet."""
+    chooser = SELECTION_RULES[rule]
+    metric, hide = primary_metric(task), not chooser.uses_target
+    return max(
+        (record for record in records if record["event"] == "evaluation"),
+        key=lambda record: chooser.rank(without_target(record) if hide else record, metric),
+        default=None,
+    )
+
+
+def without_target(evaluation: Record) -> Record:
+    """Copy an evaluation record without the scores of the held-out domains and of their groups."""
+    return evaluation | {
+        name: [score for score in evaluation[name] if score["split"] != TARGET]
+        for name in ("scores", "groups")
+        if name in evaluation
+    }
 
 
 def mean_metric(evaluation: Record, split: str, metric: str) -> float:
-    """Mean of a metric over the domains of a split, each domain counting the same."""
+    """Compute the mean of a metric over the domains of a split, each domain counting the same."""
     values = [score["metrics"].get(metric) for score in evaluation["scores"] if score["split"] == split]
     finite = [value for value in values if value is not None and not math.isnan(value)]
     return sum(finite) / len(finite) if finite else math.nan
 
 
-def _value(evaluation: Record, split: str, metric: str) -> float:
-    """What a round is judged by: over validation domains with groups as WILDS does, all samples together."""
+def _judged_value(evaluation: Record, split: str, metric: str) -> float:
+    """Return what judges a round; on validation domains with groups, as in WILDS, all samples together."""
     if split == VALIDATION_DOMAIN:
         for score in evaluation.get("groups", ()):
             if score["split"] == split and score["group"] is None:
                 value = score["metrics"].get(metric)
                 return math.nan if value is None else value
     return mean_metric(evaluation, split, metric)
-
-
-def _best_on(split: str) -> Callable[[Record, str], _Rank]:
-    """Rank by the primary metric, then by lower loss, then by the earlier round."""
-
-    def rank(evaluation: Record, metric: str) -> _Rank:
-        value, loss = (_value(evaluation, split, name) for name in (metric, "loss"))
-        missing = -math.inf
-        return (
-            missing if math.isnan(value) else value,
-            missing if math.isnan(loss) else -loss,
-            -evaluation["round"],
-        )
-
-    return rank
-
-
-def _latest(evaluation: Record, metric: str) -> _Rank:
-    return (0.0, 0.0, evaluation["round"])
-
-
-SELECTION_RULES: dict[Selection, Callable[[Record, str], _Rank]] = {
-    "source-validation": _best_on("validation"),
-    "validation-domains": _best_on(VALIDATION_DOMAIN),
-    "last": _latest,
-    "oracle": _best_on("target"),
-}
-
-
-def select(records: Sequence[Record], rule: Selection, task: Task) -> Record | None:
-    """Return the evaluation record that a rule prefers, or None when nothing was evaluated yet."""
-    rank = SELECTION_RULES[rule]
-    evaluations = [record for record in records if record["event"] == "evaluation"]
-    return max(evaluations, key=lambda record: rank(record, PRIMARY[task]), default=None)

@@ -52,7 +52,7 @@ def deal(
 ) -> tuple[list[str], dict[str, Indices]]:
     """Name the clients, and give for every domain of `splits` the client of each of its samples."""
     each = plan.clients_per_domain
-    if plan.kind == "dirichlet" and data.task == "regression":
+    if plan.kind == "dirichlet" and not data.task_type.has_classes:
         raise UsageError("the partition 'dirichlet' skews classes, but this task is regression; use 'iid'")
     for domain, labels in splits.items():
         available = int(np.count_nonzero(labels == Split.TRAIN))

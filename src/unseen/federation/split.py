@@ -54,7 +54,7 @@ def split_domain(data: DataSet, domain: str, fractions: SplitFractions, *, seed:
     if not len(rows):
         return labels
     generator = numpy_generator(seed, "split", domain)
-    classes = data.targets[rows] if data.task == "classification" else np.zeros(len(rows), dtype=np.int64)
+    classes = data.targets[rows] if data.task_type.has_classes else np.zeros(len(rows), dtype=np.int64)
     order = generator.permutation(len(rows))
     order = order[np.argsort(classes[order], kind="stable")]
     _, starts, counts = np.unique(classes[order], return_index=True, return_counts=True)

@@ -17,7 +17,7 @@ from unseen.aggregation import (
     normalize_weights,
 )
 from unseen.errors import UsageError
-from unseen.evaluation import evaluate, make_tally
+from unseen.evaluation.evaluate import evaluate
 from unseen.hparams import Settings, Uniform, setting
 from unseen.methods.base import Method, Paper, register
 from unseen.training import ClientWork, Update
@@ -106,12 +106,13 @@ class FedGA(Method[FedGASettings]):
                 f"fedga compares models on validation samples, but client {work.client!r} has none; "
                 "use a larger --validation, or --set gap_on=training"
             )
-        if self.settings.risk == "error" and samples.task == "regression":
+        if self.settings.risk == "error" and not samples.task_type.has_classes:
             raise UsageError(
                 "fedga's risk 'error' counts wrong classes, but this task is regression; use loss"
             )
-        tally = make_tally(samples.task, max(len(samples.classes), 1))
-        metrics = evaluate(self.deployed(work.module), samples, prepare=work.prepare, tally=tally).metrics()
+        task, deployed = samples.task_type, self.deployed(work.module)
+        sums = task.make_accumulator(task.count_outputs(samples.classes))
+        metrics = evaluate(deployed, samples, prepare=work.prepare, accumulator=sums).metrics()
         value = metrics["loss"] if self.settings.risk == "loss" else 1 - metrics["accuracy"]
         return torch.tensor(value, dtype=torch.float64)
 

@@ -13,13 +13,14 @@ from unseen.fileio import write_text
 from unseen.report.charts import MOST_ROUNDS, downsample
 from unseen.report.curves import MOST_LINES, curve_chart
 from unseen.report.figures import Figure
-from unseen.report.formatting import format_value, is_number, join_names, method_name, metric_name
+from unseen.report.formatting import format_value, is_number, join_names, method_name
 from unseen.report.headline import target_value
 from unseen.report.markup import Markup, esc, join, section, table, tag
 from unseen.report.page import assemble, figure_markup, page_header
 from unseen.report.sections import ORACLE
 from unseen.report.tables import TEXT_COLUMNS, result_rows
 from unseen.runs.reader import Run, read_run
+from unseen.tasks import metric_label
 
 if TYPE_CHECKING:
     from unseen.report.charts import Panels
@@ -42,7 +43,7 @@ def comparison_page(runs: Sequence[Run], *, base: Path) -> str:
     charts: dict[str, Any] = {}
     for metric in dict.fromkeys(run.metric for run in runs):
         figure: Figure[Run] = Figure(
-            f"Held-out {metric_name(metric)} over the rounds",
+            f"Held-out {metric_label(metric)} over the rounds",
             "Mean over the held-out domains of each run. Click a name to single it out.",
             lambda _: {},
             width="full",
@@ -129,7 +130,7 @@ def _sentence(runs: Sequence[Run]) -> Markup:
         join([method_name(run.facts.get("method")), " ", tag("strong", format_value(value, metric))])
         for value, run in ranked[:4]
     ]
-    unit = "" if metric == "accuracy" else f" ({metric_name(metric)})"
+    unit = "" if metric == "accuracy" else f" ({metric_label(metric)})"
     held = join_names(ranked[0][1].held_out)
     parts = [part for item in told for part in (item, ", ")][:-1]
     return join([f"On {held}, which no run was trained on{unit}: ", *parts])

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from unseen.report.charts import MOST_ROUNDS, downsample, inline_data, line_chart, round_axis
-from unseen.report.formatting import HELD_OUT_MARK, is_fraction, is_number, metric_name, shorten_names
+from unseen.report.formatting import HELD_OUT_MARK, is_number, shorten_names
 from unseen.runs.reader import Run
+from unseen.tasks import curve_metrics, is_fraction, metric_label
 
 if TYPE_CHECKING:
     from unseen.report.charts import AnyChart, Panels
@@ -18,12 +19,12 @@ HELD_OUT, SOURCE = "held out", "source"
 
 def score_curves(run: Run) -> Panels:
     """One panel a headline metric, with a line for each domain."""
-    metrics = ["pearson_r", "rmse"] if run.task == "regression" else ["accuracy"]
+    metrics = curve_metrics(run.task)
     panels: Panels = {}
     for metric in metrics:
         rows = score_rows(run, metric)
         if rows:
-            panels[metric_name(metric) if len(metrics) > 1 else ""] = curve_chart(
+            panels[metric_label(metric) if len(metrics) > 1 else ""] = curve_chart(
                 rows, metric=metric, selected=run.selected_round
             )
     return panels
@@ -81,7 +82,7 @@ def curve_chart(
     )  # fmt: skip
     base = alt.Chart(inline_data([row | {"line": short[row["series"]]} for row in rows])).encode(
         x=round_axis(rounds),
-        y=alt.Y("value:Q", title=metric_name(metric), axis=y_axis, scale=alt.Scale(zero=False, nice=True)),
+        y=alt.Y("value:Q", title=metric_label(metric), axis=y_axis, scale=alt.Scale(zero=False, nice=True)),
         color=alt.Color("line:N", sort=order, scale=alt.Scale(domain=order), legend=legend),
         opacity=alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.12)),
         detail=f"{detail}:N",
@@ -100,7 +101,7 @@ def curve_chart(
         tooltip=[
             alt.Tooltip(f"{detail}:N", title="line"),
             alt.Tooltip("round:Q"),
-            alt.Tooltip("value:Q", title=metric_name(metric), format=form),
+            alt.Tooltip("value:Q", title=metric_label(metric), format=form),
         ],
     )
     points = dots.add_params(near).properties(name="points")

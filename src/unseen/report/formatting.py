@@ -7,21 +7,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
+from unseen.tasks import is_fraction
+
 NOTHING = "–"
 SPACE = "\u00a0"
 HELD_OUT_MARK = " (held out)"
 
-METRIC_NAMES = {
-    "accuracy": "accuracy",
-    "rmse": "RMSE",
-    "pearson_r": "Pearson r",
-    "loss": "loss",
-    "worst_class_accuracy": "worst class accuracy",
-    "pooled_accuracy": "accuracy of all samples",
-    "pooled_pearson_r": "Pearson r of all samples",
-    "worst_group_accuracy": "worst group accuracy",
-    "worst_group_pearson_r": "worst group Pearson r",
-}
 METHOD_NAMES = {
     "agrrand": "AgrRand", "agrsum": "AgrSum", "copa": "COPA", "csac": "CSAC", "cwt": "CWT",
     "deepall": "DeepAll", "fedadg": "FedADG", "fedavg": "FedAvg", "fedavg-share": "FedAvg-Share",
@@ -31,19 +22,9 @@ METHOD_NAMES = {
 }  # fmt: skip
 
 
-def metric_name(metric: str) -> str:
-    """A metric's name in running text."""
-    return METRIC_NAMES.get(metric, metric.replace("_", " "))
-
-
 def method_name(method: object) -> str:
     """A method's name as its paper writes it, where that is known."""
     return METHOD_NAMES.get(str(method), str(method))
-
-
-def is_fraction(metric: str) -> bool:
-    """Whether the metric is a share of one, to be shown in percent."""
-    return metric.endswith("accuracy")
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

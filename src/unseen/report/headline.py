@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from unseen.evaluation.selection import SELECTION_RULES, Oracle
 from unseen.report.formatting import (
     NOTHING,
     format_bytes,
@@ -12,17 +13,10 @@ from unseen.report.formatting import (
     format_value,
     join_names,
     method_name,
-    metric_name,
 )
 from unseen.report.markup import Markup, esc, join, tag, tile
 from unseen.runs.reader import Run
-
-RULES = {
-    "source-validation": "round chosen by the sources’ validation data",
-    "validation-domains": "round chosen by domains kept for that",
-    "last": "last round",
-    "oracle": "round chosen with the held-out labels: optimistic",
-}
+from unseen.tasks import metric_label
 
 
 def plain_headline(run: Run) -> str:
@@ -53,17 +47,17 @@ def target_value(run: Run) -> object:
 
 def tiles(run: Run) -> Markup:
     """The key numbers."""
-    name, facts = metric_name(run.metric), run.facts
+    name, facts = metric_label(run.metric), run.facts
     where = join_names(run.held_out, limit=2)
     made: list[Markup] = []
     if run.held_out:
-        rule = RULES.get(str(facts.get("selection")), "") if run.finished else "latest evaluation"
+        rule = _rule_hint(str(facts.get("selection"))) if run.finished else "latest evaluation"
         error = _metrics(run, "target").get("rmse")
         hint = "; ".join(filter(None, [f"RMSE {format_value(error)}" if error is not None else "", rule]))
         value = format_value(target_value(run), run.metric)
         made.append(tile(f"{name} on {where}, held out", value, hint, hero=True))
     for key, label, hint in (
-        ("target_oracle", "oracle", "best round on the held-out data itself"),
+        ("target_oracle", Oracle.label, "best round on the held-out data itself"),
         ("source_validation", "source validation", "the sources’ own validation data"),
         ("in_domain", "in-domain", "the sources’ own test data"),
     ):
@@ -109,6 +103,10 @@ def _sentence(run: Run) -> list[tuple[str, bool]]:
         return [(f"{method} {state}", False), ("" if run.finished else " (unfinished)", False)]
     told = format_value(value, run.metric)
     if run.metric != "accuracy":
-        told = f"{metric_name(run.metric)} {told}"
+        told = f"{metric_label(run.metric)} {told}"
     verb = f"{method} reached " if run.finished else f"{method}, unfinished after {done} rounds, stands at "
     return [(verb, False), (told, True), (place, False)]
+
+
+def _rule_hint(name: str) -> str:
+    return SELECTION_RULES[name].hint if name in SELECTION_RULES else ""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from unseen.report.charts import inline_data
 from unseen.report.curves import legend_columns
-from unseen.report.formatting import is_fraction, metric_name, shorten_names
+from unseen.report.formatting import shorten_names
+from unseen.tasks import is_fraction, metric_label
 
 if TYPE_CHECKING:
     import altair as alt
@@ -31,7 +32,7 @@ def dot_chart(rows: Rows, *, metric: str, names: Sequence[str], series: Sequence
         y=alt.Y("y:N", sort=list(short.values()), title=None, axis=alt.Axis(labelLimit=170)),
         yOffset=alt.YOffset("line:N", sort=list(lines.values())),
         x=alt.X(
-            "value:Q", title=metric_name(metric), scale=alt.Scale(zero=False, nice=True), axis=_axis(metric)
+            "value:Q", title=metric_label(metric), scale=alt.Scale(zero=False, nice=True), axis=_axis(metric)
         ),
         color=_colour(list(lines.values())),
         tooltip=_tooltip(metric, [("name:N", "name"), ("series:N", "line")], rows),
@@ -51,7 +52,7 @@ def nested_interval_chart(rows: Rows, *, metric: str, names: Sequence[str]) -> A
     base = alt.Chart(inline_data([dict(row) | {"y": short[row["name"]]} for row in rows])).encode(
         y=alt.Y("y:N", sort=list(short.values()), title=None, axis=alt.Axis(labelLimit=170)),
         x=alt.X(
-            "value:Q", title=metric_name(metric), scale=alt.Scale(zero=False, nice=True), axis=_axis(metric)
+            "value:Q", title=metric_label(metric), scale=alt.Scale(zero=False, nice=True), axis=_axis(metric)
         ),
         tooltip=_tooltip(metric, [("name:N", "name")], rows),
     )
@@ -77,7 +78,7 @@ def setting_chart(
     base = alt.Chart(inline_data([dict(row) | {"line": lines[row["series"]]} for row in rows])).encode(
         x=alt.X("at:O", sort=list(values), title=setting, axis=alt.Axis(labelAngle=0, labelOverlap=True)),
         y=alt.Y(
-            "value:Q", title=metric_name(metric), scale=alt.Scale(zero=False, nice=True), axis=_axis(metric)
+            "value:Q", title=metric_label(metric), scale=alt.Scale(zero=False, nice=True), axis=_axis(metric)
         ),
         color=_colour(list(lines.values())),
         tooltip=_tooltip(metric, [("series:N", "line"), ("at:N", setting)], rows),
@@ -124,7 +125,7 @@ def _tooltip(metric: str, fields: Sequence[tuple[str, str]], rows: Rows) -> list
 
     form = ".1%" if is_fraction(metric) else ".4~r"
     shown = [alt.Tooltip(field, title=title) for field, title in fields]
-    shown.append(alt.Tooltip("value:Q", title=metric_name(metric), format=form))
+    shown.append(alt.Tooltip("value:Q", title=metric_label(metric), format=form))
     if any("low" in row for row in rows):
         shown += [alt.Tooltip(f"{end}:Q", title=end, format=form) for end in ("low", "high")]
     return shown

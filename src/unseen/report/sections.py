@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any
 
+from unseen.evaluation.selection import SELECTION_RULES, LastRound, Oracle, SourceValidation, select
 from unseen.report.command import train_command
-from unseen.report.formatting import format_count, format_value, is_number, join_names, metric_name
+from unseen.report.formatting import format_count, format_value, is_number, join_names
 from unseen.report.headline import scores_now
 from unseen.report.markup import Markup, esc, join, section, table, tag
 from unseen.runs.reader import Run
+from unseen.tasks import metric_label
 
-HONEST: Final = "source-validation"
-RULE_NAMES = {
-    HONEST: "source validation (the honest rule)",
-    "validation-domains": "domains kept to choose it",
-    "last": "none: the last round",
-    "oracle": "oracle: best on the held-out data",
-}
 SPLIT_NAMES = {"target": "held out", "validation-domain": "kept to choose the round"}
 ORACLE = (
     "Oracle means that the round was picked by looking at the labels of the held-out domain, which nobody "
@@ -29,15 +24,19 @@ CLIENTS_SHOWN = 1000
 def result_section(run: Run) -> Markup:
     """All selection rules, the honest one first, then what the sources' own data says."""
     metrics = (run.result or {}).get("metrics") or {}
-    used = str((run.result or {}).get("selection", HONEST))
+    used = str((run.result or {}).get("selection", SourceValidation.name))
     held = "held-out domain" if len(run.held_out) == 1 else "held-out domains"
-    same = RULE_NAMES.get(used, used) if not run.held_out else "the kept round"
+    same = _chosen_by(used) if not run.held_out else "the kept round"
     lines: list[tuple[str, str, Any]] = []
     if run.held_out:
-        honest = metrics.get("target") if used == HONEST else _by_source_validation(run)
-        values = {HONEST: honest, "last": metrics.get("target_last"), "oracle": metrics.get("target_oracle")}
+        honest = metrics.get("target") if used == SourceValidation.name else _by_source_validation(run)
+        values = {
+            SourceValidation.name: honest,
+            LastRound.name: metrics.get("target_last"),
+            Oracle.name: metrics.get("target_oracle"),
+        }
         values |= {used: metrics.get("target")}
-        lines += [(held, RULE_NAMES.get(rule, rule), found) for rule, found in values.items()]
+        lines += [(held, _chosen_by(rule), found) for rule, found in values.items()]
         worst = metrics.get("worst_domain")
         if isinstance(worst, dict):
             lines.append((f"worst domain of all: {join_names([worst.get('domain', '')])}", same, worst))
@@ -52,7 +51,7 @@ def result_section(run: Run) -> Markup:
     if not kept:
         return Markup("")
     rows = [[place, rule, *(format_value(values.get(n), n) for n in names)] for place, rule, values in kept]
-    headers = ["measured on", "round chosen by", *(metric_name(n) for n in names)]
+    headers = ["measured on", "round chosen by", *(metric_label(n) for n in names)]
     note = tag("p", ORACLE, class_="note") if run.held_out else ""
     return section("Result", table(headers, rows, text_columns=2, lead=True), note)
 
@@ -70,7 +69,7 @@ def domains_section(run: Run) -> Markup:
         ]
         for score in scores
     ]
-    headers = ["domain", "data", "samples", *(metric_name(n) for n in names)]
+    headers = ["domain", "data", "samples", *(metric_label(n) for n in names)]
     return (
         section("Every domain", table(headers, rows, text_columns=2, tall=len(rows) > 20))
         if rows
@@ -146,11 +145,13 @@ def unfinished_notice(run: Run) -> Markup:
     return tag("p", tag("strong", "Unfinished. "), text, hint, class_="notice", role="status")
 
 
+def _chosen_by(rule: str) -> str:
+    return SELECTION_RULES[rule].chosen_by if rule in SELECTION_RULES else rule
+
+
 def _by_source_validation(run: Run) -> dict[str, float] | None:
     """What the honest rule would have given in a run that used another one."""
-    from unseen.evaluation import select
-
-    record = select(run.evaluations, HONEST, "regression" if run.task == "regression" else "classification")
+    record = select(run.evaluations, SourceValidation.name, run.task)
     targets = [score["metrics"] for score in (record or {}).get("scores", []) if score["split"] == "target"]
     means = {}
     for name in targets[0] if targets else ():

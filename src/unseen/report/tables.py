@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from unseen.report.formatting import (
-    NOTHING,
-    SPACE,
-    format_bytes,
-    format_clock,
-    format_value,
-    is_fraction,
-    method_name,
-    metric_name,
-)
-from unseen.runs.reader import HEADLINE_METRIC
+from unseen.evaluation.selection import SELECTION_RULES
+from unseen.report.formatting import NOTHING, SPACE, format_bytes, format_clock, format_value, method_name
+from unseen.tasks import is_fraction, metric_label, primary_metric
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,12 +15,6 @@ if TYPE_CHECKING:
 TEXT_COLUMNS = 2
 _OTHERS = ("oracle", "last", "source validation", "in-domain", "rounds", "time", "sent")
 _NARROW = {"source validation": "source\nvalid.", "in-domain": "in-\ndomain"}
-_SELECTED = {
-    "source-validation": "by validation",
-    "validation-domains": "by validation domains",
-    "last": "last round",
-    "oracle": "oracle",
-}
 
 
 def result_rows(results: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
@@ -36,9 +22,10 @@ def result_rows(results: Sequence[dict[str, Any]]) -> tuple[list[str], list[list
 
     Columns that no run has a value for are left out; seeds are told where they differ.
     """
-    rules = {_SELECTED.get(str(result.get("selection")), "as selected") for result in results}
+    chosen = {str(result.get("selection")) for result in results}
+    rules = {SELECTION_RULES[name].heading if name in SELECTION_RULES else "as selected" for name in chosen}
     metrics = {headline_metric(result) for result in results}
-    measure = metric_name(metrics.pop()) if len(metrics) == 1 else "target"
+    measure = metric_label(metrics.pop()) if len(metrics) == 1 else "target"
     rule = rules.pop() if len(rules) == 1 else "as selected"
     headers = ["method", "held out", f"{measure} ({rule})", *_OTHERS]
     seeds = len({result.get("seed") for result in results}) > 1
@@ -50,7 +37,7 @@ def result_rows(results: Sequence[dict[str, Any]]) -> tuple[list[str], list[list
 
 def headline_metric(result: dict[str, Any]) -> str:
     """The metric a result is judged by."""
-    return HEADLINE_METRIC.get(str(result.get("task")), "accuracy")
+    return primary_metric(str(result.get("task")))
 
 
 def result_table(results: Sequence[dict[str, Any]]) -> Table:

@@ -17,7 +17,7 @@ from unseen.config import RunConfig
 from unseen.data import DataSet, Indices, Samples
 from unseen.engine import Experiment, Workspace
 from unseen.errors import UsageError
-from unseen.evaluation import EVALUATION_BATCH
+from unseen.evaluation.evaluate import EVALUATION_BATCH
 from unseen.fileio import write_json
 from unseen.models import Network
 from unseen.report.embedding import FEATURES
@@ -107,6 +107,6 @@ def _content(
         "domains": list(data.domains),
         "classes": list(data.classes),
         "domain": data.domain_of[rows].tolist(),
-        "target": targets.tolist() if data.task == "classification" else [],
+        "target": targets.tolist() if data.task_type.has_classes else [],
         "stages": stages,
     }

@@ -12,25 +12,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from unseen.data import Indices, Samples, Task
+from unseen.data import Indices, Samples
 from unseen.engine import Engine, Experiment, NoAnswer, Workspace, evaluation_record
 from unseen.engine.experiment import EvaluationSet
 from unseen.errors import UnseenError
-from unseen.evaluation import (
-    PRIMARY,
-    VALIDATION_DOMAIN,
-    ClassificationTally,
-    GroupedTally,
-    Selection,
-    Tally,
-    group_metrics,
-    mean_metric,
-    predict_batches,
-    select,
-)
+from unseen.evaluation.evaluate import predict_batches
+from unseen.evaluation.group_metrics import GroupedAccumulator, summarize_groups
+from unseen.evaluation.selection import VALIDATION_DOMAIN, LastRound, Oracle, mean_metric, select
 from unseen.privacy import DisclosureEntry, DisclosureLog, sum_disclosures
 from unseen.runs.records import Record
 from unseen.seeding import numpy_generator
+from unseen.tasks import TASKS, goodness
+from unseen.tasks.accumulators import ClassificationAccumulator, MetricAccumulator
 
 SCATTER = "targets of samples with their predictions, for the report"
 PICTURES = "example images, for the report"
@@ -46,18 +39,18 @@ def final_record(engine: Engine, weights: torch.Tensor, selected_round: int) -> 
     workspace = engine.workspace
     experiment = workspace.experiment
     sets = experiment.evaluation_sets("validation", VALIDATION_DOMAIN, "test", "target")
-    sets, tallies = _answered(sets, engine.evaluate(weights, sets))
+    sets, accumulators = _answered(sets, engine.evaluate(weights, sets))
     workspace.flat.load(weights)
-    record: Record = {"round": selected_round, **evaluation_record(experiment, sets, tallies)}
+    record: Record = {"round": selected_round, **evaluation_record(experiment, sets, accumulators)}
     confusion = []
-    for (domain, split), found, entry in zip(sets, tallies, record["scores"], strict=True):
-        tally = found.whole() if isinstance(found, GroupedTally) else found
-        if isinstance(tally, ClassificationTally):
-            entry["per_class"] = dict(zip(experiment.data.classes, tally.per_class(), strict=True))
+    for (domain, split), found, entry in zip(sets, accumulators, record["scores"], strict=True):
+        whole = found.merge_groups() if isinstance(found, GroupedAccumulator) else found
+        if isinstance(whole, ClassificationAccumulator):
+            entry["per_class"] = dict(zip(experiment.data.classes, whole.per_class(), strict=True))
             if split == "target":
-                confusion.append({"domain": domain, "matrix": tally.confusion.tolist()})
+                confusion.append({"domain": domain, "matrix": whole.confusion.tolist()})
     shown = DisclosureLog()
-    if experiment.data.task == "regression":
+    if not experiment.data.task_type.has_classes:
         scatter = _scatter(workspace) if engine.holds_data else []
         for plot in scatter:
             numbers = 2 * len(plot["truth"])
@@ -77,8 +70,8 @@ def final_record(engine: Engine, weights: torch.Tensor, selected_round: int) -> 
 
 
 def _answered(
-    sets: Sequence[EvaluationSet], answers: Sequence[Tally | NoAnswer]
-) -> tuple[list[EvaluationSet], list[Tally]]:
+    sets: Sequence[EvaluationSet], answers: Sequence[MetricAccumulator | NoAnswer]
+) -> tuple[list[EvaluationSet], list[MetricAccumulator]]:
     """Insist on the held-out domains: without them there is no result. A source may have left for good."""
     for (domain, split), answer in zip(sets, answers, strict=True):
         if isinstance(answer, NoAnswer) and split == "target":
@@ -89,29 +82,28 @@ def _answered(
     found = [
         (key, answer) for key, answer in zip(sets, answers, strict=True) if not isinstance(answer, NoAnswer)
     ]
-    return [key for key, _ in found], [tally for _, tally in found]
+    return [key for key, _ in found], [accumulator for _, accumulator in found]
 
 
-def make_result(records: Sequence[Record], *, selection: Selection, task: Task) -> dict[str, Any]:
+def make_result(records: Sequence[Record], *, selection: str, task: str) -> dict[str, Any]:
     """Derive metrics, times and bytes from the records alone."""
     final = next(record for record in reversed(records) if record["event"] == "final")
     rounds = [record for record in records if record["event"] == "round"]
-    primary = PRIMARY[task]
-    of_rule = {rule: select(records, rule, task) for rule in ("source-validation", "last", "oracle")}
+    primary = TASKS[task].primary_metric
     targets = [score for score in final["scores"] if score["split"] == "target"]
     judged_on = [score for score in final["scores"] if score["split"] != "test"]
-    worst = min(judged_on, key=lambda score: _or_low(score["metrics"][primary]))
+    worst = min(judged_on, key=lambda score: goodness(primary, score["metrics"][primary]))
     parts = {
         "target": _means(final, "target", primary),
-        "target_oracle": _means(of_rule["oracle"], "target", primary),
-        "target_last": _means(of_rule["last"], "target", primary),
+        "target_oracle": _means(select(records, Oracle.name, task), "target", primary),
+        "target_last": _means(select(records, LastRound.name, task), "target", primary),
         "source_validation": _means(final, "validation", primary),
         "in_domain": _means(final, "test", primary),
         "worst_domain": {"domain": worst["domain"], primary: worst["metrics"][primary]},
     }
     if chosen_by := _means(final, VALIDATION_DOMAIN, primary):
         parts["validation_domains"] = chosen_by
-    if groups := group_metrics(final, "target", primary):
+    if groups := summarize_groups(final, "target", primary):
         parts["worst_group"] = {"group": groups["group"], primary: groups["worst"]}
     return {
         "selected_round": final["round"],
@@ -131,13 +123,9 @@ def _means(evaluation: Record | None, split: str, primary: str) -> dict[str, Any
         return None
     means = {name: mean_metric(evaluation, split, name) for name in found[0]["metrics"]}
     known = {name: None if math.isnan(value) else value for name, value in means.items()}
-    if groups := group_metrics(evaluation, split, primary):
+    if groups := summarize_groups(evaluation, split, primary):
         known |= {f"pooled_{primary}": groups["pooled"], f"worst_group_{primary}": groups["worst"]}
     return known
-
-
-def _or_low(value: float | None) -> float:
-    return -2.0 if value is None else value
 
 
 def _outputs(workspace: Workspace, rows: Indices) -> torch.Tensor:

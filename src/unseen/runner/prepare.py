@@ -15,7 +15,7 @@ from unseen.data.sources import Progress, no_progress
 from unseen.data.transforms import Normalize
 from unseen.engine import UPDATE_DTYPES, Experiment, WorkerConfig, choose_device, choose_workers
 from unseen.errors import UnseenError, UsageError, unknown_name
-from unseen.evaluation import SELECTION_RULES
+from unseen.evaluation.selection import rule_names
 from unseen.federation import (
     PARTITIONS,
     Federation,
@@ -29,6 +29,7 @@ from unseen.methods.base import Method
 from unseen.models import InputSpec, Network, build_model
 from unseen.models.pretrained import find_weights_file
 from unseen.privacy import PlannedRun, Protection, make_protection
+from unseen.tasks import TASKS
 from unseen.training import LocalTrainingConfig, Preprocessor, check_precision
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
     protection = make_protection(config.protect, config.protect_settings)
     device = choose_device(config.device)
     check_precision(config.precision, device)
-    data = data or load_data(data_request(config, progress))
+    data = (data or load_data(data_request(config, progress))).as_task(config.task)
     if len(data.domains) < 2:
         raise UnseenError(
             f"{data.name} has one domain only ({data.domains[0]}); hold one out and train on others: "
@@ -189,13 +190,13 @@ def check_names(config: RunConfig) -> Method[Any]:
             f"--protect {protection.name} cannot serve {method.name}: {reason}. It serves {', '.join(served)}"
         )
     for kind, name, known in (
-        ("selection rule", config.selection, SELECTION_RULES),
+        ("selection rule", config.selection, rule_names()),
         ("partition", config.partition, PARTITIONS),
         ("augmentation", config.augment or "none", AUGMENTATIONS),
         ("engine", config.engine, ("local", "flower")),
         ("dtype of updates", config.update_dtype, UPDATE_DTYPES),
         ("table statistics", config.table_statistics, ("federated", "local")),
-        ("task", config.task or "classification", ("classification", "regression")),
+        ("task", config.task or next(iter(TASKS)), TASKS),
     ):
         if name not in known:
             raise unknown_name(kind, name, known)

@@ -17,7 +17,6 @@ from unseen.config import RunConfig
 from unseen.data import DataSet
 from unseen.engine import Engine, Schedule, ServerLoop, make_engine
 from unseen.errors import UsageError
-from unseen.evaluation import Selection
 from unseen.federation import clients_per_round
 from unseen.fileio import write_json
 from unseen.report import write_report
@@ -160,7 +159,7 @@ class _Run:
                     rounds=config.rounds,
                     fraction=config.fraction,
                     evaluate_every=config.evaluate_every,
-                    selection=cast(Selection, config.selection),
+                    selection=config.selection,
                 ),
                 checkpoint=self.checkpoint,
                 records=self.records,
@@ -175,7 +174,7 @@ class _Run:
 
     def _finish(self) -> RunResult:
         """Evaluate the selected model in detail; write result, model and report."""
-        selection, task = cast(Selection, self.setup.config.selection), self.setup.experiment.data.task
+        selection, task = self.setup.config.selection, self.setup.experiment.data.task
         chosen = rounds_best(self.records, selection, task)
         self._record("final", **final_record(self.engine, self.checkpoint.selected, chosen))
         self.records.sync()
@@ -278,9 +277,9 @@ class _Run:
         self.callbacks.on_record(self.records.append(event, **values))
 
 
-def rounds_best(records: Records, selection: Selection, task: Any) -> int:
+def rounds_best(records: Records, selection: str, task: str) -> int:
     """The round that selection prefers."""
-    from unseen.evaluation import select
+    from unseen.evaluation.selection import select
 
     best = select(records.entries, selection, task)
     assert best is not None, "the last round is always evaluated"

@@ -14,8 +14,7 @@ from typing import Any
 
 from unseen.errors import UnseenError, UsageError
 from unseen.runs.records import Record
-
-HEADLINE_METRIC = {"classification": "accuracy", "regression": "pearson_r"}
+from unseen.tasks import primary_metric
 
 
 @dataclass(frozen=True)
@@ -75,14 +74,14 @@ class Run:
 
     @property
     def task(self) -> str:
-        """ "classification" or "regression"."""
+        """The name of the task."""
         found = (self.result or {}).get("task") or self.data.get("task") or self.config.get("task")
         return str(found or "classification")
 
     @property
     def metric(self) -> str:
         """The metric that stands in headlines: the one by which rounds are selected."""
-        return HEADLINE_METRIC.get(self.task, "accuracy")
+        return primary_metric(self.task)
 
     @property
     def selected_round(self) -> int | None:

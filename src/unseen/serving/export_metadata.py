@@ -76,7 +76,7 @@ def _table_input(card: ModelCard) -> dict[str, Any]:
 
 def _outputs(card: ModelCard, complete: bool) -> list[dict[str, Any]]:
     shape = ["batch", card.outputs]
-    if card.task == "classification":
+    if card.task_type.has_classes:
         logits = {"name": "logits", "shape": shape, "values": "before softmax, in the order of the classes"}
         chances = {"name": "probabilities", "shape": shape, "values": "in the order of the classes"}
         return [chances, logits] if complete else [logits]

@@ -40,7 +40,7 @@ class ServedNetwork(nn.Module):
     def __init__(self, saved: SavedModel) -> None:
         super().__init__()
         card = saved.card
-        self.network, self.task = saved.network, card.task
+        self.network, self.task_type = saved.network, card.task_type
         self.is_image = len(card.input_shape) == 3
         self.target_mean, self.target_std = card.target_scale
         largest = 1 if card.measured else 255
@@ -54,9 +54,8 @@ class ServedNetwork(nn.Module):
         if self.is_image:
             inputs = inputs * self.factor + self.offset
         outputs = self.network(inputs)
-        if self.task == "regression":
-            return (outputs * self.target_std + self.target_mean,)
-        return outputs.softmax(dim=1), outputs
+        values = self.task_type.to_target_unit(outputs, self.target_mean, self.target_std)
+        return self.task_type.served_outputs(values)
 
 
 def require_onnx() -> None:
@@ -71,7 +70,6 @@ def write_graph(saved: SavedModel, file: Path, *, header: str) -> None:
     require_onnx()
     card = saved.card
     served = ServedNetwork(saved).cpu().eval()
-    classifies = card.task == "classification"
     try:
         with _silence(), torch.no_grad():
             program = torch.onnx.export(
@@ -80,7 +78,7 @@ def write_graph(saved: SavedModel, file: Path, *, header: str) -> None:
                 dynamo=True,
                 verbose=False,
                 input_names=["images" if served.is_image else "features"],
-                output_names=["probabilities", "logits"] if classifies else ["values"],
+                output_names=list(card.task_type.output_names),
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
             )
             if program is None:
@@ -145,8 +143,7 @@ def compare(saved: SavedModel, file: Path, inputs: Tensor) -> float:
 
 
 def _expected(saved: SavedModel, inputs: Tensor) -> tuple[Tensor, ...]:
-    outputs = saved.outputs(inputs)
-    return (outputs.softmax(dim=1), outputs) if saved.card.task == "classification" else (outputs,)
+    return saved.card.task_type.served_outputs(saved.outputs(inputs))
 
 
 def _recorded_images(records: Path, card: ModelCard) -> list[Pixels]:

@@ -129,7 +129,7 @@ def predict_table(
 
 def _tell(saved: SavedModel, names: list[str], inputs: Tensor, top: int) -> list[Prediction]:
     outputs = saved.outputs(inputs)
-    if saved.card.task == "regression":
+    if not saved.card.task_type.has_classes:
         values = outputs[:, 0].tolist()
         told = [Prediction(name, value=value) for name, value in zip(names, values, strict=True)]
     else:

@@ -12,12 +12,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from unseen.data.dataset import Task
 from unseen.data.transforms import Normalize
 from unseen.errors import UnseenError
 from unseen.fileio import write_atomically
 from unseen.methods import make_method
 from unseen.models import InputSpec, Network, build_model
+from unseen.tasks import TASKS, Task
 
 _HEADER = "unseen"
 
@@ -34,7 +34,7 @@ class ModelCard:
     model: str
     method: str
     settings: dict[str, Any]
-    task: Task
+    task: str
     classes: tuple[str, ...]
     input_shape: tuple[int, ...]
     outputs: int
@@ -46,6 +46,11 @@ class ModelCard:
     run_id: str
     sources: tuple[str, ...] = ()
     measured: bool = False
+
+    @property
+    def task_type(self) -> Task:
+        """The task itself, which `task` names."""
+        return TASKS[self.task]
 
     @property
     def normalise(self) -> Normalize:
@@ -71,10 +76,7 @@ class SavedModel:
         device = next(self.network.parameters()).device
         with torch.inference_mode():
             outputs: Tensor = self.network.eval()(self.card.normalise(inputs.to(device))).cpu()
-        if self.card.task == "classification":
-            return outputs
-        mean, std = self.card.target_scale
-        return outputs * std + mean
+        return self.card.task_type.to_target_unit(outputs, *self.card.target_scale)
 
 
 def save_model(path: Path, tensors: dict[str, Tensor], card: ModelCard) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from unseen.data import Batch, Samples
 from unseen.errors import UnseenError, UsageError
@@ -97,11 +96,9 @@ class ClientWork:
         return torch_generator(self.seed, purpose, self.client, self.round)
 
     def task_loss(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float | None = None) -> Tensor:
-        """Cross-entropy (with the plan's label smoothing unless given), or squared error for regression."""
-        if self.train.task == "regression":
-            return F.mse_loss(outputs.squeeze(1), targets)
+        """Compute the task's loss, with the plan's label smoothing unless given."""
         smoothing = self.plan.label_smoothing if label_smoothing is None else label_smoothing
-        return F.cross_entropy(outputs, targets, label_smoothing=smoothing)
+        return self.train.task_type.loss(outputs, targets, label_smoothing=smoothing)
 
     def batches(
         self,

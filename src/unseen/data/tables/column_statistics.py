@@ -69,6 +69,6 @@ def standard_deviations(statistics: Statistics, mean: npt.NDArray[np.float64]) -
 
 def _target_values(data: DataSet, rows: Indices) -> npt.NDArray[np.float64]:
     """Targets to be scaled; classes are not, and count as missing."""
-    if data.task == "regression":
+    if data.task_type.standardizes_targets:
         return data.targets[rows].astype(np.float64)
     return np.full(len(rows), np.nan)

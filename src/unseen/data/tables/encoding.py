@@ -154,7 +154,7 @@ def encode(data: DataSet, encoding: TableEncoding) -> DataSet:
         rows = data.indices(domain)
         inputs[rows] = encoding.apply(raw[rows])
     targets = data.targets
-    if data.task == "regression":
+    if data.task_type.standardizes_targets:
         targets = ((targets.astype(np.float64) - encoding.target_mean) / encoding.target_std).astype(
             np.float32
         )

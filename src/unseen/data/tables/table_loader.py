@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unseen.data.dataset import Column, DataSet, Task
+from unseen.data.dataset import Column, DataSet
 from unseen.data.sources import DataRequest
 from unseen.data.tables.table_reader import (
     Floats,
@@ -23,6 +23,7 @@ from unseen.data.tables.table_reader import (
     read_column,
 )
 from unseen.errors import UnseenError, UsageError, unknown_name
+from unseen.tasks import TASKS
 
 MOST_CLASSES_OF_INTEGERS = 20
 
@@ -108,7 +109,7 @@ def _are_mostly_different(groups: int, rows: int) -> bool:
     return groups > max(MOST_CLASSES_OF_INTEGERS, rows / 2)
 
 
-def _decide_task(target: Any) -> Task:
+def _decide_task(target: Any) -> str:
     """Texts, truth values and few different integers are classes; all else is a quantity."""
     from pyarrow import types
 
@@ -148,8 +149,8 @@ def _complete_rows(path: Path, table: Any, request: DataRequest) -> tuple[Any, l
     return table.filter(pyarrow.array(keep)), [note]
 
 
-def _read_target(path: Path, table: Any, name: str, task: Task) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
-    if task == "classification":
+def _read_target(path: Path, table: Any, name: str, task: str) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
+    if TASKS[task].has_classes:
         codes, classes = level_numbers(table[name])
         if _are_mostly_different(len(classes), table.num_rows):
             raise UsageError(

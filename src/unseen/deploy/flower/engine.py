@@ -10,14 +10,13 @@ from torch import Tensor
 
 from unseen.deploy.flower.message import SiteMessage, to_arrays, unpack_weights
 from unseen.deploy.flower.sites import Sites
-from unseen.deploy.flower.tallies import unpack_tallies
 from unseen.engine.base import Answer, NoAnswer, Reply
 from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart, Workspace
 from unseen.errors import UnseenError
-from unseen.evaluation import Tally
 from unseen.privacy import Message
 from unseen.runs.client_state import StateStore, protection_key
 from unseen.runs.records import Record
+from unseen.tasks.accumulators import MetricAccumulator
 from unseen.training import Update
 
 
@@ -158,7 +157,7 @@ class FlowerEngine:
             f"are needed (--min-sites): {reasons}; finished rounds are kept, go on with --resume"
         )
 
-    def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[Tally | NoAnswer]:
+    def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[MetricAccumulator | NoAnswer]:
         """Let every site evaluate on its own samples."""
         of_site: dict[str, list[str]] = {}
         for domain, split in sets:
@@ -168,19 +167,32 @@ class FlowerEngine:
             site: SiteMessage({"job": self.job, "splits": splits}, arrays) for site, splits in of_site.items()
         }
         answers = self.sites.ask("evaluate", messages)
-        found: dict[EvaluationSet, Tally | NoAnswer] = {}
+        found: dict[EvaluationSet, MetricAccumulator | NoAnswer] = {}
         for site, splits in of_site.items():
-            for split, tally in zip(splits, self._tallies(answers[site], len(splits)), strict=True):
-                found[site, split] = tally
+            for split, sums in zip(splits, self._accumulators(answers[site], len(splits)), strict=True):
+                found[site, split] = sums
         return [found[key] for key in sets]
 
-    def _tallies(self, answer: SiteMessage | NoAnswer, count: int) -> Sequence[Tally | NoAnswer]:
+    def _accumulators(
+        self, answer: SiteMessage | NoAnswer, count: int
+    ) -> Sequence[MetricAccumulator | NoAnswer]:
+        """Read the sums of as many evaluations as were asked for."""
         if isinstance(answer, NoAnswer):
             return [answer] * count
+        experiment = self.workspace.experiment
+        data, found = experiment.data, list[dict[str, Any]]({} for _ in range(count))
         try:
-            return unpack_tallies(answer, count, self.workspace.experiment)
+            for key, array in answer.arrays.items():
+                number, _, name = key.partition("/")
+                found[int(number)][name] = array
+            return [
+                data.task_type.make_accumulator(
+                    data.outputs, target_scale=experiment.target_scale
+                ).from_arrays(arrays)
+                for arrays in found
+            ]
         except (UnseenError, KeyError, IndexError, ValueError, TypeError) as error:
-            return [NoAnswer(f"sent an unreadable tally ({error})")] * count
+            return [NoAnswer(f"sent sums that cannot be read ({error})")] * count
 
     def close(self) -> None:
         """Do nothing: the sites stay connected for the next run."""

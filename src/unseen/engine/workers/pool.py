@@ -33,11 +33,11 @@ from unseen.engine.experiment import (
 from unseen.engine.workers.shared_memory import SharedArrays, as_arrays, as_tensors
 from unseen.engine.workers.worker import ConsultTask, EvaluateTask, SharedExperiment, TrainTask, work
 from unseen.errors import UnseenError
-from unseen.evaluation import Tally
 from unseen.models import Network
 from unseen.privacy import Message
 from unseen.runs.client_state import StateStore, protection_key
 from unseen.runs.records import Record
+from unseen.tasks.accumulators import MetricAccumulator
 
 _PRELOAD = "unseen.engine.workers.preload"
 _POLL_SECONDS = 0.2
@@ -180,14 +180,14 @@ class WorkerEngine:
         """Take over which files of clients' memory count."""
         self.states.versions.update({key: round for key, round in versions.items() if round is not None})
 
-    def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[Tally]:
+    def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[MetricAccumulator]:
         """Evaluate on every set, in parts that do not depend on the number of workers."""
         self._weights.copy_(weights)
         parts = self.workspace.experiment.evaluation_parts(sets)
         longest_first = sorted(parts, key=lambda part: -part.size)
         tasks = [EvaluateTask(part) for part in longest_first]
-        tallies = {task.part: tally for task, tally in self._map(tasks, _NOTHING)}
-        return merge_parts(sets, parts, tallies)
+        found = {task.part: accumulator for task, accumulator in self._map(tasks, _NOTHING)}
+        return merge_parts(sets, parts, found)
 
     def close(self) -> None:
         """End the workers."""

@@ -15,9 +15,9 @@ from unseen.engine.experiment import EvaluationPart, Experiment, RoundStart, Wor
 from unseen.engine.resources import keep_freed_memory
 from unseen.engine.workers.shared_memory import Array, MappedArray, as_arrays, as_tensors
 from unseen.errors import UnseenError
-from unseen.evaluation import Tally
 from unseen.models import Network
 from unseen.runs.client_state import StateStore, protection_key
+from unseen.tasks.accumulators import MetricAccumulator
 from unseen.training import Update
 
 
@@ -145,7 +145,7 @@ class _Worker:
 
     def serve(
         self, task: TrainTask | ConsultTask | EvaluateTask
-    ) -> TrainAnswer | ConsultAnswer | Tally | Exception:
+    ) -> TrainAnswer | ConsultAnswer | MetricAccumulator | Exception:
         """Do a task; an exception travels back instead of a result."""
         try:
             if isinstance(task, TrainTask):

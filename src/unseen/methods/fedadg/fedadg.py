@@ -87,7 +87,7 @@ class FedADG(Method[FedADGSettings]):
         """The client's discriminator as it was left last round, or a fresh one of its own."""
         if self.settings.reference == "none":
             return None
-        if self.settings.one_hot and work.train.task == "regression":
+        if self.settings.one_hot and not work.train.task_type.has_classes:
             raise UsageError(
                 "fedadg aligns features class by class and a regression has no classes: "
                 "use --set one_hot=false to align them as a whole, or another --method"

@@ -66,7 +66,7 @@ class RepresentationMethod(Method[R]):
 
     def client(self, work: ClientWork) -> Update:
         """Train on one draw of the representation a sample."""
-        if self.objective.cmi_weight and work.train.task == "regression":
+        if self.objective.cmi_weight and not work.train.task_type.has_classes:
             raise UsageError(
                 f"{self.name} holds representations to a reference of their class and a regression has no "
                 "classes: use --method fedl2r, which needs none"

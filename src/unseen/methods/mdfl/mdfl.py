@@ -95,7 +95,7 @@ class MDFL(Method[MDFLSettings]):
 
     def client(self, work: ClientWork) -> Update:
         """Train on both losses, and send the class sums of the features beside the weights."""
-        if work.train.task != "classification":
+        if not work.train.task_type.has_classes:
             raise UsageError("mdfl aligns classes, but this task is regression; use another method")
         due = (work.round - 1) % self.settings.refresh_every == 0
         extras: dict[str, Tensor] = {}

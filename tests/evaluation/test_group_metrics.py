@@ -1,4 +1,4 @@
-"""Groups across domains: their tallies against plain NumPy, and what records and results say of them."""
+"""Groups across domains: their metrics against plain NumPy, and what records and results say of them."""
 
 from __future__ import annotations
 
@@ -18,31 +18,35 @@ from unseen import train
 from unseen.config import LATER, PROTECTION, WHERE, RunConfig
 from unseen.data import DataSet
 from unseen.errors import UsageError
-from unseen.evaluation import GroupedTally, group_metrics, group_scores, make_tally, select
+from unseen.evaluation.group_metrics import GroupedAccumulator, score_groups, summarize_groups
+from unseen.evaluation.selection import select
 from unseen.runner.finalize import make_result
+from unseen.tasks import TASKS
 
 NAMES = ("town", "country", "sea")
 
 
-def tallied(outputs: np.ndarray, targets: np.ndarray, groups: np.ndarray, *, batch: int = 7) -> GroupedTally:
+def accumulated(
+    outputs: np.ndarray, targets: np.ndarray, groups: np.ndarray, *, batch: int = 7
+) -> GroupedAccumulator:
     task = "regression" if targets.dtype.kind == "f" else "classification"
-    tally = GroupedTally(groups, partial(make_tally, task, outputs.shape[1]))
+    sums = GroupedAccumulator(groups, partial(TASKS[task].make_accumulator, outputs.shape[1]))
     for rows in torch.arange(len(targets)).split(batch):
-        tally.add(torch.from_numpy(outputs)[rows], torch.from_numpy(targets)[rows])
-    return tally
+        sums.add(torch.from_numpy(outputs)[rows], torch.from_numpy(targets)[rows])
+    return sums
 
 
-class TestTally:
+class TestGroupedAccumulator:
     @given(seed=st.integers(0, 1000), count=st.integers(1, 60), batch=st.integers(1, 20))
     def test_each_group_and_the_whole_as_numpy_counts_them(self, seed: int, count: int, batch: int) -> None:
         draw = np.random.default_rng(seed)
         outputs = draw.normal(size=(count, 4)).astype(np.float32)
         targets, groups = draw.integers(0, 4, count), draw.integers(-1, 3, count)
-        tally = tallied(outputs, targets, groups, batch=batch)
+        sums = accumulated(outputs, targets, groups, batch=batch)
         right = outputs.argmax(axis=1) == targets
-        assert tally.count == count
-        assert tally.metrics()["accuracy"] == pytest.approx(right.mean())
-        for number, part in tally.groups.items():
+        assert sums.count == count
+        assert sums.metrics()["accuracy"] == pytest.approx(right.mean())
+        for number, part in sums.groups.items():
             assert part.count == (groups == number).sum()
             assert part.metrics()["accuracy"] == pytest.approx(right[groups == number].mean())
 
@@ -52,8 +56,8 @@ class TestTally:
         targets = (outputs[:, 0] + draw.normal(size=90) * 2).astype(np.float32)
         groups = draw.integers(-1, 2, 90)
         cuts = (slice(0, 40), slice(40, 90))
-        tallies = [tallied(outputs[cut], targets[cut], groups[cut]) for cut in cuts]
-        scores = group_scores(["target", "target"], tallies, NAMES)
+        parts = [accumulated(outputs[cut], targets[cut], groups[cut]) for cut in cuts]
+        scores = score_groups(["target", "target"], parts, NAMES)
         assert [score["group"] for score in scores] == [None, "town", "country"]
         expected = {
             name: np.corrcoef(outputs[rows, 0], targets[rows])[0, 1]
@@ -61,19 +65,17 @@ class TestTally:
         }
         for score in scores:
             assert score["metrics"]["pearson_r"] == pytest.approx(expected[score["group"]])
-        found = group_metrics({"groups": scores}, "target", "pearson_r")
+        found = summarize_groups({"groups": scores}, "target", "pearson_r")
         worst = min(("town", "country"), key=expected.__getitem__)
         assert found["pooled"] == pytest.approx(expected[None])
         assert found["group"] == worst
         assert found["worst"] == pytest.approx(expected[worst])
-        assert [tally.count for tally in tallies] == [40, 50], (
-            "pooling must not change the domains' own tallies"
-        )
+        assert [sums.count for sums in parts] == [40, 50], "pooling must not change the domains' own sums"
 
     def test_samples_of_no_group_count_for_the_whole_only(self) -> None:
         outputs, targets = np.eye(2, dtype=np.float32)[[0, 0, 1]], np.array([0, 0, 0])
-        scores = group_scores(["target"], [tallied(outputs, targets, np.array([0, 0, -1]))], NAMES)
-        found = group_metrics({"groups": scores}, "target", "accuracy")
+        scores = score_groups(["target"], [accumulated(outputs, targets, np.array([0, 0, -1]))], NAMES)
+        found = summarize_groups({"groups": scores}, "target", "accuracy")
         assert found["pooled"] == pytest.approx(2 / 3)
         assert (found["worst"], found["group"]) == (1.0, "town")
 
@@ -82,9 +84,9 @@ class TestTally:
             {"split": "target", "group": group, "metrics": {"pearson_r": value}}
             for group, value in ((None, 0.3), ("town", -0.4), ("country", None))
         ]
-        found = group_metrics({"groups": scores}, "target", "pearson_r")
+        found = summarize_groups({"groups": scores}, "target", "pearson_r")
         assert found == {"pooled": 0.3, "worst": None, "group": "country"}
-        assert group_metrics({"scores": []}, "target", "pearson_r") == {}
+        assert summarize_groups({"scores": []}, "target", "pearson_r") == {}
 
 
 def evaluation(number: int, accuracy: dict[str, float], pooled: float | None = None) -> dict:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from unseen.evaluation import ClassificationTally, RegressionTally
+from unseen.tasks.accumulators import ClassificationAccumulator, RegressionAccumulator
 
 SIZES = st.integers(2, 60)
 
@@ -23,33 +23,37 @@ def _outputs(count, classes, seed):
 @given(SIZES, st.integers(2, 6), st.integers(0, 1000))
 def test_classification_metrics_equal_their_definitions(count, classes, seed):
     logits, targets = _outputs(count, classes, seed)
-    tally = ClassificationTally(classes)
-    tally.add(logits, targets)
+    sums = ClassificationAccumulator(classes)
+    sums.add(logits, targets)
     right = logits.argmax(dim=1) == targets
-    metrics = tally.metrics()
+    metrics = sums.metrics()
     assert metrics["accuracy"] == pytest.approx(right.double().mean().item())
     assert metrics["loss"] == pytest.approx(F.cross_entropy(logits, targets).item(), rel=1e-4)
     per_class = [right[targets == c].double().mean().item() for c in range(classes) if (targets == c).any()]
     assert metrics["worst_class_accuracy"] == pytest.approx(min(per_class))
-    assert tally.count == count
+    assert sums.count == count
 
 
 @given(SIZES, st.integers(0, 1000), st.floats(0.1, 100))
 def test_regression_metrics_equal_their_definitions(count, seed, scale):
     generator = np.random.default_rng(seed)
     truth, predicted = generator.normal(size=count), generator.normal(size=count)
-    tally = RegressionTally(scale=scale)
-    tally.add(torch.from_numpy(predicted)[:, None], torch.from_numpy(truth))
-    metrics = tally.metrics()
+    sums = RegressionAccumulator(scale=scale)
+    sums.add(torch.from_numpy(predicted)[:, None], torch.from_numpy(truth))
+    metrics = sums.metrics()
     assert metrics["pearson_r"] == pytest.approx(np.corrcoef(truth, predicted)[0, 1], abs=1e-6)
     assert metrics["rmse"] == pytest.approx(scale * math.sqrt(np.mean((truth - predicted) ** 2)))
 
 
 @given(SIZES, st.integers(0, 1000))
-def test_tallies_of_parts_add_up_to_the_whole(count, seed):
+def test_sums_of_parts_add_up_to_the_whole(count, seed):
     logits, targets = _outputs(count, 3, seed)
     cut = count // 2
-    whole, left, right = ClassificationTally(3), ClassificationTally(3), ClassificationTally(3)
+    whole, left, right = (
+        ClassificationAccumulator(3),
+        ClassificationAccumulator(3),
+        ClassificationAccumulator(3),
+    )
     whole.add(logits, targets)
     left.add(logits[:cut], targets[:cut])
     right.add(logits[cut:], targets[cut:])
@@ -59,13 +63,13 @@ def test_tallies_of_parts_add_up_to_the_whole(count, seed):
 
 
 def test_a_class_that_does_not_occur_has_no_accuracy():
-    tally = ClassificationTally(3)
-    tally.add(torch.eye(3)[:2], torch.tensor([0, 1]))
-    assert tally.per_class()[:2] == [1.0, 1.0] and math.isnan(tally.per_class()[2])
-    assert tally.metrics()["worst_class_accuracy"] == 1.0
+    sums = ClassificationAccumulator(3)
+    sums.add(torch.eye(3)[:2], torch.tensor([0, 1]))
+    assert sums.per_class()[:2] == [1.0, 1.0] and math.isnan(sums.per_class()[2])
+    assert sums.metrics()["worst_class_accuracy"] == 1.0
 
 
 def test_a_constant_prediction_has_no_correlation():
-    tally = RegressionTally()
-    tally.add(torch.ones(4, 1), torch.arange(4.0))
-    assert math.isnan(tally.metrics()["pearson_r"])
+    sums = RegressionAccumulator()
+    sums.add(torch.ones(4, 1), torch.arange(4.0))
+    assert math.isnan(sums.metrics()["pearson_r"])

@@ -1,0 +1,201 @@
+"""Metrics as sums: every site accumulates over its own samples, and accumulators of several sites add up.
+
+So a metric over a domain that is split over many clients is exact, and only sums travel.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from unseen.errors import UnseenError
+from unseen.tasks.base import TASKS, Task
+from unseen.tasks.metrics import Metric
+
+Metrics = dict[str, float]
+Arrays = Mapping[str, npt.NDArray[Any]]
+_EXTRA = "extra:"
+
+
+class MetricAccumulator(ABC):
+    """Sums over samples from which the metrics of a task follow."""
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """The number of samples."""
+
+    @property
+    @abstractmethod
+    def numbers(self) -> int:
+        """The number of values it holds, all of which a site sends."""
+
+    @abstractmethod
+    def add(self, outputs: Tensor, targets: Tensor) -> None:
+        """Add a batch of model outputs."""
+
+    @abstractmethod
+    def merge(self, other: Self) -> None:
+        """Add another site's sums."""
+
+    @abstractmethod
+    def metrics(self) -> Metrics:
+        """Compute the task's metrics."""
+
+    @abstractmethod
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the sums, for sending."""
+
+    @abstractmethod
+    def from_arrays(self, arrays: Arrays) -> Self:
+        """Take over sums that `to_arrays` returned elsewhere; refuse those of another shape."""
+
+
+class _TaskAccumulator(MetricAccumulator):
+    """An accumulator of one task: its own sums, and those that registered metrics ask for.
+
+    extra  name of a metric -> sum of its `batch_sums`
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.extra: dict[str, Tensor] = {}
+        self._summing = [
+            metric for metric in task.reported_metrics if type(metric).batch_sums is not Metric.batch_sums
+        ]
+
+    @property
+    def numbers(self) -> int:
+        """The number of values it holds."""
+        return sum(value.size for value in self.to_arrays().values())
+
+    def metrics(self) -> Metrics:
+        """Compute every metric that the task reports."""
+        return {metric.name: metric.compute(self) for metric in self.task.reported_metrics}
+
+    def _add_extra(self, outputs: Tensor, targets: Tensor) -> None:
+        for metric in self._summing:
+            sums = metric.batch_sums(outputs, targets)
+            if sums is not None:
+                self._increase(metric.name, sums.double().cpu())
+
+    def _merge_extra(self, other: _TaskAccumulator) -> None:
+        for name, sums in other.extra.items():
+            self._increase(name, sums)
+
+    def _increase(self, name: str, sums: Tensor) -> None:
+        self.extra[name] = self.extra[name] + sums if name in self.extra else sums
+
+    def _extra_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        return {_EXTRA + name: sums.numpy() for name, sums in self.extra.items()}
+
+    def _take_extra(self, arrays: Arrays) -> None:
+        self.extra = {
+            name.removeprefix(_EXTRA): torch.from_numpy(sums.copy()).double()
+            for name, sums in arrays.items()
+            if name.startswith(_EXTRA)
+        }
+
+
+class ClassificationAccumulator(_TaskAccumulator):
+    """A confusion matrix (rows: truth, columns: prediction) and the sum of the loss."""
+
+    def __init__(self, classes: int, task: Task | None = None) -> None:
+        super().__init__(task or TASKS["classification"])
+        self.classes = classes
+        self.confusion = torch.zeros(classes, classes, dtype=torch.int64)
+        self.loss = 0.0
+
+    @property
+    def count(self) -> int:
+        """The number of samples."""
+        return int(self.confusion.sum())
+
+    def add(self, outputs: Tensor, targets: Tensor) -> None:
+        """Add a batch of logits."""
+        self.loss += float(self.task.loss(outputs, targets, reduction="sum"))
+        cells = targets * self.classes + outputs.argmax(dim=1)
+        self.confusion += torch.bincount(cells, minlength=self.classes**2).view_as(self.confusion).cpu()
+        self._add_extra(outputs, targets)
+
+    def merge(self, other: ClassificationAccumulator) -> None:
+        """Add another site's sums."""
+        self.confusion += other.confusion
+        self.loss += other.loss
+        self._merge_extra(other)
+
+    def per_class(self) -> list[float]:
+        """Compute the accuracy of every class; NaN for a class that does not occur."""
+        right, total = self.confusion.diagonal().double(), self.confusion.sum(dim=1).double()
+        accuracies: list[float] = (right / total).tolist()
+        return accuracies
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the confusion matrix, the loss and the metrics' own sums."""
+        loss = torch.tensor([self.loss], dtype=torch.float64)
+        return {"confusion": self.confusion.numpy(), "loss": loss.numpy(), **self._extra_arrays()}
+
+    def from_arrays(self, arrays: Arrays) -> Self:
+        """Take over sums of another site."""
+        self.confusion = _taken(arrays, "confusion", self.confusion)
+        self.loss = float(_taken(arrays, "loss", torch.zeros(1, dtype=torch.float64)))
+        self._take_extra(arrays)
+        return self
+
+
+class RegressionAccumulator(_TaskAccumulator):
+    """Moments of standardized truth and prediction; `scale` brings the error back to the target's unit.
+
+    Standardized by the sources' mean and standard deviation, the moments of large targets do not cancel.
+    """
+
+    def __init__(self, scale: float = 1.0, task: Task | None = None) -> None:
+        super().__init__(task or TASKS["regression"])
+        self.scale = scale
+        self.moments = torch.zeros(7, dtype=torch.float64)
+
+    @property
+    def count(self) -> int:
+        """The number of samples."""
+        return int(self.moments[0])
+
+    @property
+    def loss(self) -> float:
+        """The sum of squared errors."""
+        return float(self.moments[6])
+
+    def add(self, outputs: Tensor, targets: Tensor) -> None:
+        """Add a batch of standardized predictions and targets."""
+        p, t = outputs.reshape(-1).double().cpu(), targets.reshape(-1).double().cpu()
+        ones = torch.ones_like(t)
+        terms = torch.stack([ones, t, p, t * t, p * p, t * p, (t - p).square()])
+        self.moments += terms.sum(dim=1)
+        self._add_extra(outputs, targets)
+
+    def merge(self, other: RegressionAccumulator) -> None:
+        """Add another site's sums."""
+        self.moments += other.moments
+        self._merge_extra(other)
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the moments and the metrics' own sums."""
+        return {"moments": self.moments.numpy(), **self._extra_arrays()}
+
+    def from_arrays(self, arrays: Arrays) -> Self:
+        """Take over sums of another site."""
+        self.moments = _taken(arrays, "moments", self.moments)
+        self._take_extra(arrays)
+        return self
+
+
+def _taken(arrays: Arrays, name: str, like: Tensor) -> Tensor:
+    """Copy a named array as a tensor of the given shape and type."""
+    found = torch.from_numpy(arrays[name].copy()) if name in arrays else torch.empty(0)
+    if found.shape != like.shape:
+        raise UnseenError(f"sent {name} of shape {tuple(found.shape)}, expected {tuple(like.shape)}")
+    return found.to(like.dtype)
