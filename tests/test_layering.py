@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,12 @@ def immediate_imports(tree: ast.Module) -> set[str]:
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             waiting.extend(ast.iter_child_nodes(node))
     return found
+
+
+def test_no_two_modules_share_a_name():
+    names = Counter(path.name for path in SOURCE.rglob("*.py"))
+    shared = sorted(name for name, count in names.items() if count > 1)
+    assert set(shared) <= {"__init__.py", "base.py"}, "editor tabs and stack traces should be unambiguous"
 
 
 def test_every_part_has_its_place():
