@@ -43,10 +43,10 @@ def villages(tmp_path_factory):
 @pytest.fixture(scope="module")
 def finished(villages, tmp_path_factory):
     common = {"data": "povertymap", "model": "mnist-cnn", "image_size": 12, "rounds": 3, "batch_size": 2}
-    where = Placement(data_root=str(villages))
-    grid = look_at_data(Grid(common=common, methods={"fedavg": {}}, hold_out=(RELEASED,)), where)
+    placement = Placement(data_root=str(villages))
+    grid = look_at_data(Grid(common=common, methods={"fedavg": {}}, hold_out=(RELEASED,)), placement)
     folder = BenchFolder(tmp_path_factory.mktemp("bench"))
-    return grid, folder, run_bench(grid, folder, workers=1, where=where)
+    return grid, folder, run_bench(grid, folder, workers=1, placement=placement)
 
 
 def test_all_domains_of_the_test_are_held_out_and_those_of_validation_choose(finished):

@@ -163,7 +163,7 @@ class KillsWorkers(Witness):
     """Kills every worker process when a job has finished its second round."""
 
     def on_job_progress(self, job, progress):
-        super().progressed(job, progress)
+        super().on_job_progress(job, progress)
         if job.label == "ppdg" and progress.round == 2:
             for child in multiprocessing.active_children():
                 os.kill(child.pid, signal.SIGKILL)

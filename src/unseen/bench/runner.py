@@ -10,7 +10,7 @@ from unseen.bench.grid import ALL, Grid
 from unseen.bench.job_plan import JobPlan, make_plan
 from unseen.bench.result_store import ResultStore
 from unseen.bench.results import JobResult, collect_results, kept_line, kept_results
-from unseen.bench.workers import BenchCallback, Placement, Pool
+from unseen.bench.workers import BenchCallback, JobPool, Placement
 from unseen.data import load_data
 from unseen.data.sources import Progress, no_progress
 from unseen.engine.experiment import choose_device
@@ -30,11 +30,11 @@ class BenchOutcome:
     missing: list[BenchJob]
 
 
-def look_at_data(grid: Grid, where: Placement, *, progress: Progress = no_progress) -> Grid:
+def look_at_data(grid: Grid, placement: Placement, *, progress: Progress = no_progress) -> Grid:
     """Check every name of the grid, load the data once, and fill in its domains."""
     for model in grid.models or ("",):
         for label in grid.methods:
-            config = where.of(grid.job(label, grid.hold_out[0], grid.seeds[0], model).config)
+            config = placement.apply(grid.job(label, grid.hold_out[0], grid.seeds[0], model).config)
             check_names(config)
     data = load_data(data_request(config, progress))
     if len(data.domains) < 2:
@@ -67,14 +67,14 @@ def _models(grid: Grid) -> list[str | None]:
     return [options.get("model") for options in (grid.common, *grid.methods.values())]
 
 
-def choose_workers(workers: int | None, where: Placement) -> int:
+def choose_workers(workers: int | None, placement: Placement) -> int:
     """As many processes as there are cores for their threads; one where a graphics card does the work."""
-    if where.threads < 1 or (workers is not None and workers < 1):
+    if placement.threads < 1 or (workers is not None and workers < 1):
         raise UsageError("--workers and --threads must be at least 1")
     if workers is not None:
         return workers
-    on_cpu = choose_device(where.device or "auto").type == "cpu"
-    return max(available_cores() // where.threads, 1) if on_cpu else 1
+    on_cpu = choose_device(placement.device or "auto").type == "cpu"
+    return max(available_cores() // placement.threads, 1) if on_cpu else 1
 
 
 def run_bench(
@@ -82,7 +82,7 @@ def run_bench(
     folder: BenchFolder,
     *,
     workers: int | None = None,
-    where: Placement | None = None,
+    placement: Placement | None = None,
     retry_failed: bool = False,
     callback: BenchCallback | None = None,
 ) -> BenchOutcome:
@@ -91,14 +91,16 @@ def run_bench(
     grid          with its domains known, as `look_at_data` gives it
     retry_failed  try jobs again that failed in an earlier call; they go on from their last finished round
     """
-    where, callback = where or Placement(), callback or BenchCallback()
+    placement, callback = placement or Placement(), callback or BenchCallback()
     shelf = ResultStore(folder.work)
     with folder.locked():
         grid.save(folder.grid)
         if retry_failed:
             for job in make_plan(grid, shelf, has_failed=folder.has_failed).jobs:
                 folder.forget_failure(job)
-        pool = Pool(folder, workers=choose_workers(workers, where), where=where, callback=callback)
+        pool = JobPool(
+            folder, workers=choose_workers(workers, placement), placement=placement, callback=callback
+        )
         while True:
             state = bench_state(grid, folder, shelf)
             if not state.missing:

@@ -1,9 +1,13 @@
-"""Jobs in parallel processes. A process that dies takes its job with it, and nothing else."""
+"""Jobs in parallel worker processes: the pool in the parent, and the loop of each worker.
+
+A worker that dies fails its job and nothing else. A worker loads data once and keeps it for the next job.
+A finished job keeps its model and records; its checkpoint is removed, and its page is written on demand
+(`unseen report`). What a job computes depends on its configuration alone, so the number of workers changes
+no result.
+"""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import shutil
 import signal
 import traceback
@@ -14,12 +18,12 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from threading import Thread
 
+from unseen.bench import WORKERS
 from unseen.bench.bench_folder import BenchFolder
 from unseen.bench.bench_job import BenchJob
-from unseen.bench.fork_server import start_server
 from unseen.callbacks.base import Callback, StopTrainingError
+from unseen.child_processes import exit_with_parent, start_fork_server
 from unseen.config import RunConfig
 from unseen.data import DataRequest, DataSet, load_data
 from unseen.data.sources import no_progress
@@ -36,14 +40,14 @@ _TICK_SECONDS = 0.25
 
 @dataclass(frozen=True)
 class Placement:
-    """Where jobs run; None leaves it to the grid. One thread is fastest while all cores have a job."""
+    """Where jobs run; None keeps the grid's value. One thread is fastest while all cores have a job."""
 
     threads: int = 1
     device: str | None = None
     data_root: str | None = None
 
-    def of(self, config: RunConfig) -> RunConfig:
-        """Say where a job runs; this does not change its identity."""
+    def apply(self, config: RunConfig) -> RunConfig:
+        """Place a job; this does not change its identity."""
         return config.resolved(
             workers=1,
             threads=self.threads,
@@ -80,58 +84,58 @@ class BenchCallback:
         """Redraw: called several times per second."""
 
 
-class Pool:
-    """Hands jobs, in their order, to worker processes."""
+class JobPool:
+    """A pool of worker processes that runs jobs in their order."""
 
     def __init__(
-        self, folder: BenchFolder, *, workers: int, where: Placement, callback: BenchCallback
+        self, folder: BenchFolder, *, workers: int, placement: Placement, callback: BenchCallback
     ) -> None:
-        self.folder, self.workers, self.where, self.callback = folder, workers, where, callback
+        self.folder, self.workers, self.placement, self.callback = folder, workers, placement, callback
 
     def run(self, jobs: Sequence[BenchJob]) -> None:
-        """Run all jobs; interrupted, it ends its workers, whose finished rounds are kept."""
-        queue, context = deque(jobs), start_server()
-        hands: list[_Worker] = []
+        """Run all jobs; an interrupt ends the workers, and the rounds that they finished are kept."""
+        queue, context = deque(jobs), start_fork_server(WORKERS)
+        workers: list[_Worker] = []
         try:
-            while queue or any(hand.job for hand in hands):
-                hands += [_Worker(context) for _ in range(min(self.workers - len(hands), len(queue)))]
-                for hand in hands:
-                    if hand.job is None and queue:
-                        self._dispatch(hand, queue.popleft())
-                ready = wait([hand.pipe for hand in hands], timeout=_TICK_SECONDS)
-                for hand in [hand for hand in hands if hand.pipe in ready]:
-                    self._receive(hand)
-                    if hand.is_gone:
-                        hands.remove(hand)
-                        hand.dismiss()
+            while queue or any(worker.job for worker in workers):
+                workers += [_Worker(context) for _ in range(min(self.workers - len(workers), len(queue)))]
+                for worker in workers:
+                    if worker.job is None and queue:
+                        self._dispatch(worker, queue.popleft())
+                ready = wait([worker.pipe for worker in workers], timeout=_TICK_SECONDS)
+                for worker in [worker for worker in workers if worker.pipe in ready]:
+                    self._receive(worker)
+                    if worker.is_lost:
+                        workers.remove(worker)
+                        worker.stop()
                 self.callback.on_tick()
         finally:
-            for hand in hands:
-                hand.dismiss()
+            for worker in workers:
+                worker.stop()
 
-    def _dispatch(self, hand: _Worker, job: BenchJob) -> None:
-        """Give a worker a job; if it is no longer there to take it, that shows when it is heard."""
-        hand.job = job
+    def _dispatch(self, worker: _Worker, job: BenchJob) -> None:
+        """Send a worker its next job; that the worker has died is noticed when it is received from."""
+        worker.job = job
         folder = self.folder.make_ready(job)
         with suppress(BrokenPipeError, ConnectionResetError):
-            hand.pipe.send(Task(self.where.of(job.config), folder))
+            worker.pipe.send(Task(self.placement.apply(job.config), folder))
         self.callback.on_job_start(job)
 
-    def _receive(self, hand: _Worker) -> None:
-        """Take a message from a worker; one that sends none any more, or nonsense, is gone."""
-        job = hand.job
+    def _receive(self, worker: _Worker) -> None:
+        """Handle a worker's message; a closed pipe or an unreadable message means that the worker is lost."""
+        job = worker.job
         try:
-            message = hand.pipe.recv()
+            message = worker.pipe.recv()
         except Exception as error:
-            hand.is_gone = True
+            worker.is_lost = True
             ended = isinstance(error, EOFError | OSError)
-            message = Failed(hand.how_it_ended() if ended else f"its worker process sent nonsense: {error}")
+            message = Failed(worker.exit_reason() if ended else f"its worker process sent nonsense: {error}")
         if job is None:
             return
         if isinstance(message, Progress):
             self.callback.on_job_progress(job, message)
             return
-        hand.job = None
+        worker.job = None
         if isinstance(message, Done):
             self.callback.on_job_end(job)
         else:
@@ -140,7 +144,7 @@ class Pool:
 
 
 class _Worker:
-    """A worker process, its pipe, and the job it has."""
+    """A worker process, its pipe and its current job."""
 
     def __init__(self, context: ForkServerContext) -> None:
         self.pipe, theirs = context.Pipe()
@@ -148,16 +152,16 @@ class _Worker:
         self.process.start()
         theirs.close()
         self.job: BenchJob | None = None
-        self.is_gone = False
+        self.is_lost = False
 
-    def dismiss(self) -> None:
+    def stop(self) -> None:
         """End the process."""
         self.pipe.close()
         self.process.terminate()
         self.process.join()
 
-    def how_it_ended(self) -> str:
-        """Say how a process that is gone ended."""
+    def exit_reason(self) -> str:
+        """Describe how the process ended."""
         self.process.join()
         code = self.process.exitcode
         if code is None or code >= 0:
@@ -169,7 +173,7 @@ class _Worker:
 
 @dataclass(frozen=True)
 class Task:
-    """A job to run: its configuration and its folder, in which an earlier try may have left rounds."""
+    """A job to run: its configuration, and its folder with the rounds of an earlier attempt, if any."""
 
     config: RunConfig
     folder: Path
@@ -191,16 +195,16 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """The job cannot be finished: why in a line, and the traceback unless the line says it all."""
+    """The job failed: the reason in one line, and the traceback unless the line says it all."""
 
     reason: str
     details: str = ""
 
 
 def serve(pipe: Connection) -> None:
-    """Run the tasks that come in; Ctrl-C is left to the parent, which ends its workers."""
+    """Run the tasks from the pipe until it closes; Ctrl-C is left to the parent, which ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Thread(target=_leave_with_parent, daemon=True).start()
+    exit_with_parent()
     keep_freed_memory()
     loaded = _LoadedData()
     try:
@@ -226,7 +230,7 @@ def _attempt(task: Task, pipe: Connection, loaded: _LoadedData) -> Done | Failed
 
 
 class _LoadedData:
-    """The data of the latest job; the next one mostly asks for the same."""
+    """Cache for the data of the latest job, since the next one mostly needs the same."""
 
     def __init__(self) -> None:
         self._latest: tuple[DataRequest, DataSet] | None = None
@@ -262,11 +266,3 @@ class _PipeCallback(Callback):
             self._pipe.send(progress)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise StopTrainingError("the bench that started this job is gone") from error
-
-
-def _leave_with_parent() -> None:
-    """End this process when the parent is gone, also in the middle of a round."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)

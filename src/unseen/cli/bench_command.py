@@ -140,10 +140,11 @@ def bench_command(  # noqa: PLR0917 (one parameter an option)
     given["common"] = {name: options[name] for name in _COMMON if name in options}
     if source is None and out is None:
         raise UsageError("name a grid file or data: unseen bench GRID.toml (see `unseen bench --help`)")
-    from unseen.bench.fork_server import start_server
+    from unseen.bench import WORKERS
+    from unseen.child_processes import start_fork_server
 
     if not collect:
-        start_server()
+        start_fork_server(WORKERS)
     from unseen.bench.bench_folder import BenchFolder
     from unseen.bench.workers import Placement
 
@@ -203,7 +204,9 @@ def _run(
             return bench_state(known, folder), known
         hands = choose_workers(workers, where)
         with BenchProgress(console, workers=hands) as view:
-            outcome = run_bench(known, folder, workers=hands, where=where, retry_failed=retry, callback=view)
+            outcome = run_bench(
+                known, folder, workers=hands, placement=where, retry_failed=retry, callback=view
+            )
         return outcome, known
     except KeyboardInterrupt:
         console.print(f"\nStopped. Finished jobs and rounds are kept; go on with:\n  {again}", soft_wrap=True)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from unseen.child_processes import exit_after
 from unseen.errors import missing_extra
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
@@ -94,11 +95,9 @@ def exit_with_parent() -> None:
     if PARENT_OPTION in sys.argv[:-1]:
         parent = Path("/proc") / sys.argv[sys.argv.index(PARENT_OPTION) + 1]
         if parent.exists():
-            threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+            exit_after(partial(_wait_until_gone, parent), grace_seconds=PARENT_GRACE_SECONDS)
 
 
-def _watch(parent: Path) -> None:
-    while parent.exists():
+def _wait_until_gone(process: Path) -> None:
+    while process.exists():
         time.sleep(PARENT_POLL_SECONDS)
-    time.sleep(PARENT_GRACE_SECONDS)
-    os._exit(1)

@@ -7,12 +7,9 @@ computes depends on its name and the round alone, so the number of workers chang
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import pickle
-import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any, cast
@@ -21,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unseen.child_processes import hide_main_module, start_fork_server
 from unseen.data import DataSet
 from unseen.engine.base import Answer, Reply
 from unseen.engine.experiment import (
@@ -44,33 +42,6 @@ _POLL_SECONDS = 0.2
 _MANY_TASKS = 4
 """Tasks a worker from which each is sent its next one while it still works, so that none has to wait."""
 _NOTHING = lambda _: None  # noqa: E731
-
-
-def start_server() -> None:
-    """Start the process that workers are forked from, so that it loads its libraries while others work."""
-    from multiprocessing import forkserver
-
-    multiprocessing.get_context("forkserver").set_forkserver_preload([_PRELOAD])
-    with _main_module_hidden():
-        forkserver.ensure_running()
-
-
-@contextmanager
-def _main_module_hidden() -> Iterator[None]:
-    """Keep multiprocessing from running the user's script once more in every new process.
-
-    A script without `if __name__ == "__main__"` would start itself over and over, and a long one costs time.
-    """
-    main = sys.modules["__main__"]
-    kept = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
-    try:
-        main.__spec__ = None
-        if "__file__" in kept:
-            del main.__file__
-        yield
-    finally:
-        for name, value in kept.items():
-            setattr(main, name, value)
 
 
 class WorkerEngine:
@@ -104,8 +75,7 @@ class WorkerEngine:
         self._rows = torch.from_numpy(shared.rows.open(writable=True))
         self._progress = shared.progress.open()
         self._reported = 0
-        start_server()
-        context = multiprocessing.get_context("forkserver")
+        context = start_fork_server(_PRELOAD)
         self._pipes: list[Connection] = []
         self._processes = []
         for number in range(workers):
@@ -114,7 +84,7 @@ class WorkerEngine:
             if _from_script(experiment):
                 process.start()
             else:
-                with _main_module_hidden():
+                with hide_main_module():
                     process.start()
             theirs.close()
             self._pipes.append(ours)
