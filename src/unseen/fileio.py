@@ -13,6 +13,9 @@ from typing import Any
 
 from unseen.errors import UnseenError
 
+Record = dict[str, Any]
+"""A JSON object, such as one line of a run's records."""
+
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary neighbour of `path`, then put it in place in one step.

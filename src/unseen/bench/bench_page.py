@@ -21,6 +21,7 @@ from unseen.evaluation.selection import rule_label
 from unseen.report.formatting import NOTHING, format_bytes, format_count, format_duration, format_value
 from unseen.report.markup import Markup, esc, join, section, table, tag, tile
 from unseen.report.page import assemble, figure_markup, page_header
+from unseen.runs.folder import RunFolder
 
 
 def bench_page(overview: BenchSummary, *, folder: Path, work: Path) -> str:
@@ -190,7 +191,7 @@ def runs_section(study: Study, folder: Path, work: Path) -> Markup:
     for result in sorted(
         study.results, key=lambda run: (study.labels.index(run.label), run.held_out, run.seed)
     ):
-        report = work / result.job / "report.html"
+        report = RunFolder(work / result.job).report
         name: object = display_name(result.label)
         if report.is_file():
             name = tag("a", name, href=quote(Path(os.path.relpath(report, folder)).as_posix()))

@@ -93,7 +93,7 @@ def read_finished(folder: Path) -> FinishedRun:
         start = next(record for record in records if record["event"] == "start")
         evaluations = tuple(record for record in records if record["event"] == "evaluation")
         return FinishedRun(result, evaluations, start["data"]["fingerprint"])
-    except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
+    except (OSError, UnseenError, ValueError, KeyError, TypeError, StopIteration) as error:
         raise UnseenError(
             f"{folder} holds a damaged job ({error or type(error).__name__}): delete that folder, start again"
         ) from error

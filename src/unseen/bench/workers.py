@@ -219,7 +219,7 @@ def _attempt(task: Task, pipe: Connection, loaded: _LoadedData) -> Done | Failed
     try:
         data = loaded.load(data_request(task.config))
         run(task.config, out=task.folder, resume=True, callbacks=_PipeCallback(pipe), data=data, report=False)
-        shutil.rmtree(RunFolder(task.folder).checkpoint.parent, ignore_errors=True)
+        shutil.rmtree(RunFolder(task.folder).checkpoints, ignore_errors=True)
     except UnseenError as error:
         return Failed(str(error))
     except (EOFError, BrokenPipeError, ConnectionResetError):

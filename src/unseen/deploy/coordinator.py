@@ -79,7 +79,7 @@ def coordinate(
     census = gathering.census()
 
     def engine(setup: Setup, states: StateStore) -> FlowerEngine:
-        write_json(_path(folder), {site: facts.to_dict() for site, facts in census.items()})
+        write_json(folder.sites, {site: facts.to_dict() for site, facts in census.items()})
         return FlowerEngine(
             setup.experiment,
             states,
@@ -161,13 +161,9 @@ class SiteCollector:
         return None
 
 
-def _path(folder: RunFolder) -> Path:
-    return folder.path / "checkpoints" / "sites.json"
-
-
 def _read(folder: RunFolder) -> Census | None:
     """Read who took part in the run to resume."""
-    if not _path(folder).exists():
+    if not folder.sites.exists():
         return None
-    values = json.loads(_path(folder).read_text(encoding="utf-8"))
+    values = json.loads(folder.sites.read_text(encoding="utf-8"))
     return {site: SiteSummary.from_dict(facts) for site, facts in values.items()}

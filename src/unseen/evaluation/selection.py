@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
+from unseen.fileio import Record
 from unseen.registry import Registry
 from unseen.tasks import goodness, primary_metric
 
@@ -18,7 +19,6 @@ VALIDATION_DOMAIN = "validation-domain"
 """The split of samples whose whole domain is kept to choose the round."""
 TARGET = "target"
 """The split of the held-out domains' samples."""
-Record = dict[str, Any]
 Rank = tuple[float, float, int]
 
 

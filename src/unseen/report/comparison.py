@@ -19,6 +19,7 @@ from unseen.report.markup import Markup, esc, join, section, table, tag
 from unseen.report.page import assemble, figure_markup, page_header
 from unseen.report.sections import ORACLE
 from unseen.report.tables import TEXT_COLUMNS, result_rows
+from unseen.runs.folder import RunFolder
 from unseen.runs.reader import Run, read_run
 from unseen.tasks import metric_label
 
@@ -89,7 +90,7 @@ def _table(runs: Sequence[Run], base: Path) -> Markup:
     linked: list[list[object]] = []
     for run, row in zip(runs, rows, strict=True):
         state: list[object] = [] if run.finished else [tag("span", " (unfinished)", class_="hint")]
-        report = run.folder / "report.html"
+        report = RunFolder(run.folder).report
         target = quote(Path(os.path.relpath(report, base)).as_posix())
         method = tag("a", row[0], href=target) if report.is_file() else esc(row[0])
         linked.append([join([method, *state]), *row[1:]])

@@ -9,19 +9,19 @@ from unseen.errors import UnseenError
 from unseen.report.charts import inline_data
 from unseen.report.curves import legend_columns
 from unseen.report.formatting import HELD_OUT_MARK, shorten_names
+from unseen.runs.folder import RunFolder
 from unseen.runs.reader import Run
 
 if TYPE_CHECKING:
     from unseen.report.charts import AnyChart, Panels
 
-FEATURES = "features.json"
 STAGES = {"before": "before training", "after": "after training"}
 MOST_NAMES = 24
 
 
 def feature_maps(run: Run) -> Panels:
     """A panel for each way to colour and each stage; none where no features were computed."""
-    path = run.folder / FEATURES
+    path = RunFolder(run.folder).features
     if not path.is_file():
         return {}
     try:

@@ -20,7 +20,6 @@ from unseen.errors import UsageError
 from unseen.evaluation.evaluate import EVALUATION_BATCH
 from unseen.fileio import write_json
 from unseen.models import Network
-from unseen.report.embedding import FEATURES
 from unseen.runner.prepare import prepare_run
 from unseen.runs.folder import RunFolder
 from unseen.seeding import numpy_generator
@@ -46,7 +45,7 @@ def write_features(folder: Path, *, callbacks: Callbacks = None, data: DataSet |
     rows = chosen_rows(experiment)
     stages = {"before": Workspace(experiment).deployed, "after": saved.network.to(experiment.prepare.device)}
     points = {stage: embed(features_of(network, experiment, rows)) for stage, network in stages.items()}
-    path = folder / FEATURES
+    path = place.features
     write_json(path, _content(experiment, rows, points))
     return path
 

@@ -1,19 +1,21 @@
-"""The run folder: what lies where, and who may write into it."""
+"""The run folder: the names of its files, and who may write into it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from unseen.config import RunConfig
 from unseen.errors import UsageError
 from unseen.fileio import locked
 
+if TYPE_CHECKING:
+    from unseen.config import RunConfig
+
 
 class RunFolder:
-    """Paths of a run's files, and the rules for starting in a folder that is not empty."""
+    """Paths of a run's files (named only here), and the rules for starting in a used folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -22,9 +24,13 @@ class RunFolder:
         self.result = path / "result.json"
         self.model = path / "model.safetensors"
         self.report = path / "report.html"
-        self.checkpoint = path / "checkpoints" / "latest.safetensors"
-        self.client_states = path / "checkpoints" / "clients"
-        self._lock = path / "checkpoints" / "lock"
+        self.features = path / "features.json"
+        self.tensorboard = path / "tensorboard"
+        self.checkpoints = path / "checkpoints"
+        self.checkpoint = self.checkpoints / "latest.safetensors"
+        self.client_states = self.checkpoints / "clients"
+        self.sites = self.checkpoints / "sites.json"
+        self._lock = self.checkpoints / "lock"
 
     @property
     def holds_run(self) -> bool:
@@ -32,7 +38,7 @@ class RunFolder:
         return self.config.exists()
 
     def require_free(self) -> None:
-        """Refuse a folder in which a new run would meet other files."""
+        """Refuse a folder that holds other files already."""
         if self.holds_run:
             state = "a finished run" if self.result.exists() else "an unfinished run"
             raise UsageError(
@@ -51,7 +57,7 @@ class RunFolder:
 
 
 NAMED_DOMAINS = 3
-"""Of more held-out domains, a run folder's name has these."""
+"""How many held-out domains a run folder's name lists."""
 
 
 def default_folder(config: RunConfig, *, resume: bool) -> Path:
@@ -67,9 +73,11 @@ def default_folder(config: RunConfig, *, resume: bool) -> Path:
 
 
 def resume_config(folder: Path, given: dict[str, Any]) -> RunConfig:
-    """Read the configuration of an unfinished run, with what the caller says of where it runs now."""
+    """Read the configuration of an unfinished run; `given` replaces what says where it runs now."""
     path = RunFolder(folder).config
     if not path.exists():
-        raise UsageError(f"{folder} holds no run to go on with (no config.toml)")
+        raise UsageError(f"{folder} holds no run to go on with (no {path.name})")
+    from unseen.config import RunConfig
+
     recorded = RunConfig.load(path)
     return RunConfig.from_mapping({**vars(recorded), **given})

@@ -1,25 +1,25 @@
-"""Reading a run folder: configuration, records and result, whole or as far as the run has come.
+"""Read a run folder, finished or not: its configuration, records and result.
 
 Everything the report shows is computed from these three files, so a report can be made again at any
-time, on another machine, without the data or the model.
+time, on another machine, without the data, the model or PyTorch.
 """
 
 from __future__ import annotations
 
-import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unseen.errors import UnseenError, UsageError
-from unseen.runs.records import Record
+from unseen.runs.folder import RunFolder
+from unseen.runs.records import Record, parse_json, read_records
 from unseen.tasks import primary_metric
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one run folder says; `result` is None while the run is unfinished."""
+    """The content of one run folder; `result` is None while the run is unfinished."""
 
     folder: Path
     config: dict[str, Any]
@@ -28,12 +28,12 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run is complete."""
         return self.result is not None
 
     @property
     def facts(self) -> Record:
-        """The result, or, while there is none, what the start record and the configuration tell."""
+        """The result, or, while there is none, what the start record and the configuration say."""
         if self.result is not None:
             return self.result
         known = {"run_id": self.start.get("run_id", ""), "held_out": self.held_out, "task": self.task}
@@ -80,7 +80,7 @@ class Run:
 
     @property
     def metric(self) -> str:
-        """The metric that stands in headlines: the one by which rounds are selected."""
+        """The headline metric: the one by which rounds are selected."""
         return primary_metric(self.task)
 
     @property
@@ -99,20 +99,20 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run folder; a line that a crash tore off at the end of the records is left out."""
+    """Read a run folder; an incomplete last record, which a crash leaves behind, is ignored."""
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder: give the run folder that 'unseen train' wrote")
-    config, records, result = folder / "config.toml", folder / "records.jsonl", folder / "result.json"
-    if not records.is_file() and not config.is_file():
+    files = RunFolder(folder)
+    if not files.records.is_file() and not files.config.is_file():
         raise UsageError(
-            f"{folder} is not a run folder: it has neither config.toml nor records.jsonl; "
+            f"{folder} is not a run folder: it has neither {files.config.name} nor {files.records.name}; "
             "give the folder that 'unseen train' wrote"
         )
     return Run(
         folder=folder,
-        config=_read_config(config) if config.is_file() else {},
-        records=_read_records(records) if records.is_file() else [],
-        result=_read_result(result) if result.is_file() else None,
+        config=_read_config(files.config) if files.config.is_file() else {},
+        records=read_records(files.records) if files.records.is_file() else [],
+        result=_read_result(files.result) if files.result.is_file() else None,
     )
 
 
@@ -127,34 +127,9 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _read_result(path: Path) -> dict[str, Any]:
     try:
-        result = _parse(path.read_text(encoding="utf-8"))
+        result = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UnseenError(f"{path} is not valid JSON ({error}); delete it and resume the run") from error
     if not isinstance(result, dict):
         raise UnseenError(f"{path} holds a {type(result).__name__}, expected an object; resume the run")
     return result
-
-
-def _read_records(path: Path) -> list[Record]:
-    lines = path.read_bytes().split(b"\n")
-    records: list[Record] = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = _parse(line.decode("utf-8"))
-        except ValueError as error:
-            if number == len(lines):
-                break
-            raise UnseenError(
-                f"{path} line {number} is not a JSON record ({error}); "
-                "only the last line of an interrupted run may be incomplete"
-            ) from error
-        if not isinstance(record, dict):
-            raise UnseenError(f"{path} line {number} holds a {type(record).__name__}, expected an object")
-        records.append(record)
-    return records
-
-
-def _parse(text: str) -> Any:
-    return json.loads(text, parse_constant=lambda _: None)

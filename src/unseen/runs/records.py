@@ -1,4 +1,4 @@
-"""Append-only records: one JSON line per event. Selection, tables and figures follow from them alone."""
+"""Append-only records: one JSON line per event. Selection, tables and figures come from them alone."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from unseen.errors import UnseenError
+from unseen.fileio import Record
 
-Record = dict[str, Any]
+__all__ = ["Record", "Records", "parse_json", "plain", "read_records"]
 
 
 class Records:
     """The records of one run, in memory and on disk."""
 
     def __init__(self, path: Path, *, keep_bytes: int = 0) -> None:
-        """Open the file and go on after its first `keep_bytes` bytes.
+        """Open the file and continue after its first `keep_bytes` bytes.
 
-        What lies behind them was written after the last checkpoint by a process that then died; the
-        rounds it tells of are run again.
+        Anything after them was written between the last checkpoint and a crash, and belongs to rounds that
+        are run again.
         """
         self.path = path
         self.entries: list[Record] = []
@@ -44,7 +45,7 @@ class Records:
         return record
 
     def sync(self) -> None:
-        """Bring everything to the disk itself, before a checkpoint refers to it."""
+        """Flush everything to disk before a checkpoint refers to it."""
         try:
             with self.path.open("ab") as file:
                 os.fsync(file.fileno())
@@ -53,13 +54,34 @@ class Records:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Read all whole lines of a record file; a torn last line is left out."""
-    lines = path.read_bytes().split(b"\n")[:-1]
-    return [json.loads(line) for line in lines]
+    """Read a record file; an incomplete last line, which a crash leaves behind, is ignored."""
+    lines = path.read_bytes().split(b"\n")
+    records: list[Record] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = parse_json(line.decode("utf-8"))
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise UnseenError(
+                f"{path} line {number} is not a JSON record ({error}); "
+                "only the last line of an interrupted run may be incomplete"
+            ) from error
+        if not isinstance(record, dict):
+            raise UnseenError(f"{path} line {number} holds a {type(record).__name__}, expected an object")
+        records.append(record)
+    return records
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON; NaN and infinity, which are not JSON, become None."""
+    return json.loads(text, parse_constant=lambda _: None)
 
 
 def plain(value: Any) -> Any:
-    """Turn tensors and NumPy values into plain JSON values, and NaN or infinity into null."""
+    """Convert tensors and NumPy values to plain JSON values, and NaN or infinity to null."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, dict):

@@ -20,6 +20,9 @@ from torch import Tensor, nn
 
 from unseen.data.images.decode import Pixels
 from unseen.errors import UnseenError, missing_extra
+from unseen.errors import UnseenError
+from unseen.runs.folder import RunFolder
+from unseen.runs.records import read_records
 from unseen.seeding import torch_generator
 from unseen.serving.image_files import as_batch
 from unseen.serving.saved_model import ModelCard, SavedModel
@@ -113,7 +116,7 @@ INVENTED = 16
 
 def example_inputs(saved: SavedModel, folder: Path) -> tuple[Tensor, str]:
     """Inputs to compare on and what they are: held-out images that the run recorded, else invented ones."""
-    recorded = _recorded_images(folder / "records.jsonl", saved.card)
+    recorded = _recorded_images(RunFolder(folder).records, saved.card)
     if recorded:
         return as_batch(recorded), f"{len(recorded)} held-out images"
     shape = (INVENTED, *saved.card.input_shape)
@@ -149,10 +152,10 @@ def _expected(saved: SavedModel, inputs: Tensor) -> tuple[Tensor, ...]:
 def _recorded_images(records: Path, card: ModelCard) -> list[Pixels]:
     """Read the example images of the report from a run's records; none where there are none that fit."""
     try:
-        lines = [line for line in records.read_text(encoding="utf-8").splitlines() if '"final"' in line]
-        pictures = [example["png"] for example in json.loads(lines[-1])["examples"]]
+        final = [record for record in read_records(records) if record.get("event") == "final"]
+        pictures = [example["png"] for example in final[-1]["examples"]]
         images = [_pixels(base64.b64decode(picture)) for picture in pictures]
-    except (OSError, ValueError, KeyError, IndexError, TypeError):
+    except (OSError, UnseenError, ValueError, KeyError, IndexError, TypeError):
         return []
     channels, height, width = card.input_shape if len(card.input_shape) == 3 else (0, 0, 0)
     return [image for image in images if image.shape == (height, width, channels)]

@@ -16,6 +16,7 @@ from unseen.data.transforms import Normalize
 from unseen.errors import UnseenError
 from unseen.fileio import write_atomically
 from unseen.methods import make_method
+from unseen.runs.folder import RunFolder
 from unseen.models import InputSpec, Network, build_model
 from unseen.tasks import TASKS, Task
 
@@ -88,7 +89,7 @@ def save_model(path: Path, tensors: dict[str, Tensor], card: ModelCard) -> None:
 
 def model_file(path: Path) -> Path:
     """Find the model that a run folder, or a path to the file itself, names."""
-    file = path / "model.safetensors" if path.is_dir() else path
+    file = RunFolder(path).model if path.is_dir() else path
     if not file.exists():
         what = "no finished run" if path.is_dir() else "no such file or folder"
         raise UnseenError(f"{path}: {what}; expected a run folder with model.safetensors, or that file")
