@@ -279,7 +279,7 @@ def run_and_report(
     from unseen.cli.progress import LiveProgress
     from unseen.config import RunConfig
     from unseen.report import result_table, write_figures
-    from unseen.runs.folder import default_folder, resume_config
+    from unseen.runs.folder import RunFolder, default_folder, resume_config
 
     given = with_job_file(given)
     if resume and out is not None and "data" not in given:
@@ -303,7 +303,7 @@ def run_and_report(
         print_json({**result.values, "folder": str(folder)})
         return
     results().print(result_table([result.values]))
-    results().print(f"Report: {folder / 'report.html'}", soft_wrap=True)
+    results().print(f"Report: {RunFolder(folder).report}", soft_wrap=True)
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unseen.fileio import Record
 from unseen.data import Indices
+from unseen.fileio import Record
 from unseen.tasks import goodness
 from unseen.tasks.accumulators import Arrays, MetricAccumulator, Metrics
-
 
 
 class GroupedAccumulator(MetricAccumulator):

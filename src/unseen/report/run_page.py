@@ -13,6 +13,7 @@ from unseen.report.figures import FIGURES, draw_figures
 from unseen.report.headline import headline, plain_headline, tiles
 from unseen.report.markup import Markup, join, section, tag
 from unseen.report.page import assemble, figure_markup, page_header
+from unseen.runs.folder import RunFolder
 from unseen.runs.reader import Run, read_run
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def write_report(folder: Path) -> Path:
     """Write `report.html` into a run folder, whole or unfinished, and return its path."""
-    path = folder / "report.html"
+    path = RunFolder(folder).report
     write_text(path, run_page(read_run(folder)))
     return path
 

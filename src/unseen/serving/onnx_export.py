@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import logging
 import os
 import warnings
@@ -20,7 +19,6 @@ from torch import Tensor, nn
 
 from unseen.data.images.decode import Pixels
 from unseen.errors import UnseenError, missing_extra
-from unseen.errors import UnseenError
 from unseen.runs.folder import RunFolder
 from unseen.runs.records import read_records
 from unseen.seeding import torch_generator

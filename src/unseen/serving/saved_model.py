@@ -16,8 +16,8 @@ from unseen.data.transforms import Normalize
 from unseen.errors import UnseenError
 from unseen.fileio import write_atomically
 from unseen.methods import make_method
-from unseen.runs.folder import RunFolder
 from unseen.models import InputSpec, Network, build_model
+from unseen.runs.folder import RunFolder
 from unseen.tasks import TASKS, Task
 
 _HEADER = "unseen"
