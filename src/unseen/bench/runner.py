@@ -13,8 +13,7 @@ from unseen.bench.results import JobResult, collect_results, kept_line, kept_res
 from unseen.bench.workers import BenchCallback, JobPool, Placement
 from unseen.data import load_data
 from unseen.data.sources import Progress, no_progress
-from unseen.engine.experiment import choose_device
-from unseen.engine.resources import available_cores
+from unseen.devices import available_cores, choose_device
 from unseen.errors import UnseenError, UsageError
 from unseen.models import InputSpec, build_model
 from unseen.runner.prepare import check_names, data_request

@@ -57,7 +57,7 @@ def predict_command(  # noqa: PLR0917 (one parameter an option)
         unseen predict runs/table-north-fedavg-0 new_rows.csv
     """
     from unseen.cli.progress import DelayedProgressBar
-    from unseen.engine import choose_device
+    from unseen.devices import choose_device
     from unseen.fileio import write_text
     from unseen.serving import load_model, predict
 

@@ -15,6 +15,8 @@ from unseen.registry import Registry
 if TYPE_CHECKING:
     from unseen.data.download import Acquisition
 
+DATA_ROOT_VARIABLE = "UNSEEN_DATA"
+"""Environment variable with the folder of the named data sets."""
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, how many are done, how many there are)."""
 
@@ -116,13 +118,18 @@ def list_sources() -> list[tuple[str, Source]]:
     return [(name, SOURCES[name]) for name in SOURCES]
 
 
-def data_root(request: DataRequest, *, needs: str) -> Path:
-    """Return the data root (`--data-root`, else `UNSEEN_DATA`), or say which files it needs."""
-    if request.root is not None:
-        return request.root.expanduser()
-    if chosen := os.environ.get("UNSEEN_DATA"):
-        return Path(chosen).expanduser()
+def resolve_data_root(named: str | Path | None) -> Path | None:
+    """Return the folder of the named data sets: the one given, else that of `UNSEEN_DATA`, else None."""
+    root = named or os.environ.get(DATA_ROOT_VARIABLE)
+    return Path(root).expanduser() if root else None
+
+
+def require_data_root(request: DataRequest, *, needs: str) -> Path:
+    """Return the data root of a request, or say which files have to be below it."""
+    root = resolve_data_root(request.root)
+    if root is not None:
+        return root
     raise UnseenError(
         f"{request.source} needs files of yours and no data root is set: put {needs} below a folder and name "
-        f"it with --data-root or the environment variable UNSEEN_DATA"
+        f"it with --data-root or the environment variable {DATA_ROOT_VARIABLE}"
     )

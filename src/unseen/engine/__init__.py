@@ -1,7 +1,7 @@
 """Runs rounds: in this process, in worker processes; checkpoints, resume."""
 
 from unseen.engine.base import Engine, NoAnswer, Reply
-from unseen.engine.experiment import UPDATE_DTYPES, Experiment, RoundStart, Workspace, choose_device
+from unseen.engine.experiment import UPDATE_DTYPES, Experiment, RoundStart, Workspace
 from unseen.engine.resources import WorkerConfig, choose_workers, make_engine
 from unseen.engine.round_loop import Schedule, ServerLoop, evaluation_record, scores
 from unseen.engine.serial import SerialEngine
@@ -18,7 +18,6 @@ __all__ = [
     "ServerLoop",
     "WorkerConfig",
     "Workspace",
-    "choose_device",
     "choose_workers",
     "evaluation_record",
     "make_engine",

@@ -256,19 +256,3 @@ class Workspace:
         """Evaluate the deployed network on whole evaluation sets."""
         parts = self.experiment.evaluation_parts(sets)
         return merge_parts(sets, parts, {part: self.evaluate(part) for part in parts})
-
-
-def choose_device(name: str) -> torch.device:
-    """Turn `auto` into the best device there is; refuse one that is not there."""
-    from unseen.errors import UsageError
-
-    if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError):
-        raise UsageError(f"device {name!r} is not available here; use auto or cpu") from None
-    return device

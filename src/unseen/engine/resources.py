@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from dataclasses import dataclass
 
+from unseen.devices import available_cores
 from unseen.engine.base import Engine
 from unseen.engine.experiment import Experiment
 from unseen.runs.client_state import StateStore
@@ -42,13 +42,6 @@ def choose_workers(
     if threads is None:
         threads = cores if workers == 1 and on_cpu and parameters >= LARGE_MODEL else 1
     return WorkerConfig(workers, threads)
-
-
-def available_cores() -> int:
-    """Cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def make_engine(

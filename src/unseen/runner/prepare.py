@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 from unseen.config import RunConfig
 from unseen.data import DataRequest, DataSet, load_data
 from unseen.data.augment import AUGMENTATIONS
-from unseen.data.sources import Progress, no_progress
+from unseen.data.sources import Progress, no_progress, resolve_data_root
 from unseen.data.transforms import Normalize
-from unseen.engine import UPDATE_DTYPES, Experiment, WorkerConfig, choose_device, choose_workers
+from unseen.devices import choose_device
+from unseen.engine import UPDATE_DTYPES, Experiment, WorkerConfig, choose_workers
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.evaluation.selection import rule_names
 from unseen.federation import (
@@ -166,7 +166,7 @@ def make_experiment(
 
 
 def _weights_file(config: RunConfig) -> Path | None:
-    return find_weights_file(config.weights, cast(str, config.model), _data_root(config))
+    return find_weights_file(config.weights, cast(str, config.model), resolve_data_root(config.data_root))
 
 
 def partition_plan(config: RunConfig) -> PartitionConfig:
@@ -225,16 +225,11 @@ def _planned_protection(config: RunConfig, experiment: Experiment) -> tuple[Prot
     return protection, tuple(protection.cost_notes(planned))
 
 
-def _data_root(config: RunConfig) -> Path | None:
-    root = config.data_root or os.environ.get("UNSEEN_DATA")
-    return Path(root).expanduser() if root else None
-
-
 def data_request(config: RunConfig, progress: Progress = no_progress) -> DataRequest:
     """What a configuration asks of its data source."""
     return DataRequest(
         source=config.data,
-        root=_data_root(config),
+        root=resolve_data_root(config.data_root),
         image_size=config.image_size,
         domain_column=config.domain_column,
         target_column=config.target,

@@ -15,7 +15,7 @@ from PIL import Image
 from unseen.data.dataset import DataSet
 from unseen.data.images.folders import DEFAULT_IMAGE_SIZE, load_scan
 from unseen.data.images.scan import FolderScan, ImageFile, scan_folder
-from unseen.data.sources import DataRequest, data_root
+from unseen.data.sources import DataRequest, require_data_root
 from unseen.errors import UnseenError
 
 Names = Mapping[str, tuple[str, ...]]
@@ -98,7 +98,7 @@ class ClassFolders:
 
 def load_class_folders(layout: ClassFolders, request: DataRequest) -> DataSet:
     """Load a release from below the data root."""
-    scan = layout.scan(layout.find(data_root(request, needs=layout.needs)))
+    scan = layout.scan(layout.find(require_data_root(request, needs=layout.needs)))
     size = request.image_size or layout.size
     data = load_scan(scan, replace(request, image_size=size))
     return replace(data, name=layout.name, notes=(*data.notes, *_notes(layout, scan, len(data), size)))

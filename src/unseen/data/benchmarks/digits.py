@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from unseen.data.dataset import DataSet, Indices
 from unseen.data.download import Acquisition, Download, RemoteFile
 from unseen.data.images.decode import Pixels
-from unseen.data.sources import SOURCES, DataRequest, Source, data_root
+from unseen.data.sources import SOURCES, DataRequest, Source, require_data_root
 from unseen.errors import UnseenError
 from unseen.fileio import write_atomically
 
@@ -35,7 +35,7 @@ _NEEDS = (
 
 def load_digits(request: DataRequest) -> DataSet:
     """Load every digit collection below the data root as one domain each, train and test parts joined."""
-    root = data_root(request, needs=_NEEDS)
+    root = require_data_root(request, needs=_NEEDS)
     size = request.image_size or 32
     present = present_digits(root)
     if len(present) < 2:

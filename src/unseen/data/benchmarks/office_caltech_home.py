@@ -16,7 +16,7 @@ from unseen.data.dataset import DataSet
 from unseen.data.download import Acquisition
 from unseen.data.images.folders import DEFAULT_IMAGE_SIZE, load_scan
 from unseen.data.images.scan import FolderScan, ImageFile
-from unseen.data.sources import SOURCES, DataRequest, Source, data_root
+from unseen.data.sources import SOURCES, DataRequest, Source, require_data_root
 
 COMMON_CLASSES = {
     "Backpack": ("Backpack", "back_pack", "backpack", "003.backpack"),
@@ -49,7 +49,7 @@ _NEEDS = f"{OFFICE_HOME.needs}, and {OFFICE_CALTECH.needs}"
 
 def load_office_caltech_home(request: DataRequest) -> DataSet:
     """Load the common classes of both sets as one set of seven domains."""
-    root = data_root(request, needs=_NEEDS)
+    root = require_data_root(request, needs=_NEEDS)
     home = _below(root, OFFICE_HOME.scan(OFFICE_HOME.find(root)))
     office = _below(root, OFFICE_CALTECH.scan(OFFICE_CALTECH.find(root)))
     domains = {name: (name,) for name in (*OFFICE_CALTECH.domains, *OFFICE_HOME.domains)}

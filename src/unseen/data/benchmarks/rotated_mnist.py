@@ -23,7 +23,7 @@ from unseen.data.benchmarks.digits import (
 from unseen.data.dataset import DataSet, Indices
 from unseen.data.download import Acquisition
 from unseen.data.images.decode import Pixels
-from unseen.data.sources import SOURCES, DataRequest, Source, data_root
+from unseen.data.sources import SOURCES, DataRequest, Source, require_data_root
 from unseen.errors import UnseenError
 from unseen.seeding import numpy_generator
 
@@ -86,7 +86,7 @@ def load_rotated_mnist_disjoint(request: DataRequest) -> DataSet:
 
 
 def _mnist(request: DataRequest) -> tuple[Pixels, Indices]:
-    images, targets = read_digits(data_root(request, needs=_MNIST_FILE), "mnist")
+    images, targets = read_digits(require_data_root(request, needs=_MNIST_FILE), "mnist")
     return images[..., :1], targets
 
 

@@ -20,7 +20,7 @@ from unseen.data.download import Acquisition
 from unseen.data.images.cache import decode_images
 from unseen.data.images.decode import RGB, ImageDecoder
 from unseen.data.images.scan import ImageFile
-from unseen.data.sources import DataRequest, data_root
+from unseen.data.sources import DataRequest, require_data_root
 from unseen.errors import UnseenError
 
 Row = dict[str, str]
@@ -61,7 +61,7 @@ class Release:
 
     def read(self, request: DataRequest) -> tuple[Path, list[Row]]:
         """Read the metadata, one row a sample in the release's order."""
-        root = data_root(request, needs=self.needs)
+        root = require_data_root(request, needs=self.needs)
         folder = self.find(root)
         if folder is None:
             raise UnseenError(

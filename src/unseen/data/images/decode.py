@@ -6,7 +6,6 @@ animation the first frame counts. A file that cannot be decoded to its end is re
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
+
+from unseen.devices import available_cores
 
 DECODER_VERSION = 1
 """Raised whenever the same file would decode to other pixels, so that old caches are not used."""
@@ -60,7 +61,7 @@ def describe_image(path: Path) -> str:
 
 def map_in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     """Yield `work(item)` in order from a pool of threads (Pillow decodes outside Python's lock)."""
-    with ThreadPoolExecutor(_cores()) as pool:
+    with ThreadPoolExecutor(available_cores()) as pool:
         for start in range(0, len(items), _WINDOW):
             yield from pool.map(work, items[start : start + _WINDOW])
 
@@ -154,8 +155,3 @@ def _reason(error: Exception) -> str:
         return error.strerror
     text = str(error).splitlines()
     return text[0] if text else type(error).__name__
-
-
-def _cores() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
