@@ -87,7 +87,7 @@ def tiny_experiment(
     federation = make_federation(
         data,
         held_out=("held",),
-        plan=partition or PartitionConfig(),
+        partition=partition or PartitionConfig(),
         fractions=SplitFractions(validation=0.25, test=0.125),
         seed=seed,
     )

@@ -230,9 +230,9 @@ def made_up(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> str:
     )
     source = Source(
         load=SOURCES["digits"].load,
-        description="",
+        summary="",
         domains="",
-        obtain=Acquisition("mixed", "here", "a/file.bin", downloads=(free, bound)),
+        acquisition=Acquisition("mixed", "here", "a/file.bin", downloads=(free, bound)),
     )
     monkeypatch.setitem(SOURCES._entries, "made-up", source)
     return "made-up"
@@ -274,7 +274,7 @@ class TestGet:
 
     def test_every_set_with_files_says_how_to_come_by_them(self):
         for name, source in list_sources():
-            told = source.obtain
+            told = source.acquisition
             assert told is None or (told.licence and told.where and told.put), name
 
     def test_wrong_use(self, tmp_path):

@@ -328,7 +328,7 @@ def test_what_to_do_without_files(name, folder, tmp_path, monkeypatch):
     monkeypatch.delenv("UNSEEN_DATA", raising=False)
     assert f"{folder}/" in message(name, tmp_path)
     assert SOURCES[name].present_domains(tmp_path) == ()
-    obtain = SOURCES[name].obtain
+    obtain = SOURCES[name].acquisition
     assert obtain is not None
     assert f"get_dataset('{folder.partition('_')[0]}'" in obtain.where
 

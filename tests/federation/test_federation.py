@@ -29,7 +29,7 @@ def data_of(domains: dict[str, list[int]], classes: tuple[str, ...] = ("cat", "d
 
 def federate(data: DataSet, *held_out: str, clients: int = 1, seed: int = 0) -> Federation:
     plan = PartitionConfig("iid" if clients > 1 else "domain", clients_per_domain=clients)
-    return make_federation(data, held_out=held_out, plan=plan, fractions=SplitFractions(), seed=seed)
+    return make_federation(data, held_out=held_out, partition=plan, fractions=SplitFractions(), seed=seed)
 
 
 @pytest.fixture
@@ -143,14 +143,24 @@ def test_impossible_fractions_of_clients_are_refused(data, fraction):
 
 def test_domains_that_are_not_asked_for_take_no_part(data):
     some = make_federation(
-        data, held_out=("a",), plan=PartitionConfig(), fractions=SplitFractions(), seed=0, among=("c", "a")
+        data,
+        held_out=("a",),
+        partition=PartitionConfig(),
+        fractions=SplitFractions(),
+        seed=0,
+        among=("c", "a"),
     )
     whole = federate(data, "a")
     assert some.sources == some.names == ("c",) and some.pooled().sources == ("c",)
     assert np.array_equal(some[0].train, whole[whole.position("c")].train)
     with pytest.raises(UsageError, match="unknown source domain"):
         make_federation(
-            data, held_out=("a",), plan=PartitionConfig(), fractions=SplitFractions(), seed=0, among=("d",)
+            data,
+            held_out=("a",),
+            partition=PartitionConfig(),
+            fractions=SplitFractions(),
+            seed=0,
+            among=("d",),
         )
     with pytest.raises(UsageError, match="all source domains asked for are held out"):
         data.require_hold_out(("a",), ("a",))

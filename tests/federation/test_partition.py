@@ -28,7 +28,7 @@ def federate(data, plan=None, *, held_out=(), fractions=None, seed=0):
     return make_federation(
         data,
         held_out=held_out,
-        plan=plan or PartitionConfig(),
+        partition=plan or PartitionConfig(),
         fractions=fractions or SplitFractions(),
         seed=seed,
     )
@@ -40,7 +40,7 @@ def everything(client):
 
 plans = st.builds(
     PartitionConfig,
-    kind=st.sampled_from(PARTITIONS),
+    kind=st.sampled_from(list(PARTITIONS)),
     clients_per_domain=st.integers(1, 6),
     alpha=st.floats(1e-6, 100),
     heterogeneity=st.floats(0, 1),
@@ -69,7 +69,7 @@ def test_the_split_does_not_depend_on_the_partition_or_the_held_out_domain(plan,
             assert rows.tolist() == reference.of_split(split, domain).tolist()
 
 
-@pytest.mark.parametrize("kind", PARTITIONS)
+@pytest.mark.parametrize("kind", list(PARTITIONS))
 def test_a_partition_is_a_function_of_its_seed(kind):
     data, plan = toy([60, 60]), PartitionConfig(kind, clients_per_domain=3, heterogeneity=0.5)
     first, again, other = (federate(data, plan, seed=seed) for seed in (1, 1, 2))

@@ -109,7 +109,7 @@ def data(as_json: AsJson = False) -> None:
     from unseen.data import list_sources
 
     rows = [
-        (name, source.description, source.domains, "files needed" if source.needs_files else "included")
+        (name, source.summary, source.domains, "files needed" if source.needs_files else "included")
         for name, source in list_sources()
     ]
     show_table(("data", "what it is", "domains", "files"), rows, as_json=as_json)

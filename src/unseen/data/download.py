@@ -84,13 +84,13 @@ def get_data(
     mirror  address of a folder that holds the same files, in place of their own places
     """
     source = _source(name)
-    obtain = source.obtain
-    if obtain is None:
+    acquisition = source.acquisition
+    if acquisition is None:
         return Outcome(name, root or Path())
     if root is None:
         raise UsageError(f"name a folder for {name} with --data-root or the environment variable UNSEEN_DATA")
     outcome = Outcome(name, root)
-    for download in obtain.downloads:
+    for download in acquisition.downloads:
         if all((root / made).exists() for made in download.makes):
             outcome.present.append(download.title)
         elif not download.free and not accept_terms:
@@ -98,10 +98,10 @@ def get_data(
         else:
             _fetch(download, root, mirror, progress)
             outcome.downloaded.append(download.title)
-    if not obtain.downloads and source.present_domains(root):
+    if not acquisition.downloads and source.present_domains(root):
         outcome.present.append(name)
-    elif not obtain.downloads:
-        outcome.explained = obtain
+    elif not acquisition.downloads:
+        outcome.explained = acquisition
     return outcome
 
 

@@ -49,32 +49,32 @@ class DataRequest:
 class Source:
     """A named data set: how to load it, what it is, and how to come by its files.
 
-    obtain       None when it comes with the package
+    acquisition  None when it comes with the package
     present      which domains' files lie below a data root, found without reading them
     hold_out     domains that the release keeps for its test, held out where the user names none
     validate_on  domains that the release keeps to choose a model by
     """
 
     load: Callable[[DataRequest], DataSet]
-    description: str
+    summary: str
     domains: str
-    obtain: Acquisition | None = None
+    acquisition: Acquisition | None = None
     present: Callable[[Path], Iterable[str]] | None = None
     hold_out: tuple[str, ...] = ()
     validate_on: tuple[str, ...] = ()
 
     def present_domains(self, root: Path | None) -> tuple[str, ...]:
         """The domains that can be loaded from a data root, as far as a look at its folders tells."""
-        if self.obtain is not None and root is None:
+        if self.acquisition is not None and root is None:
             return ()
-        if self.obtain is None or self.present is None or root is None:
+        if self.acquisition is None or self.present is None or root is None:
             return tuple(self.domains.split(", "))
         return tuple(self.present(root))
 
     @property
     def needs_files(self) -> bool:
         """Whether a user must supply files."""
-        return self.obtain is not None
+        return self.acquisition is not None
 
 
 SOURCES: Registry[Source] = Registry("data set", group="unseen.data", builtin=("unseen.data.benchmarks",))

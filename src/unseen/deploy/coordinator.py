@@ -26,7 +26,7 @@ from unseen.errors import UnseenError, UsageError
 from unseen.federation import require_separable
 from unseen.fileio import write_json
 from unseen.methods import make_method
-from unseen.runner.prepare import Setup, partition_plan
+from unseen.runner.prepare import Setup, partition_config
 from unseen.runner.run import RunResult, run
 from unseen.runs.client_state import StateStore
 from unseen.runs.folder import RunFolder
@@ -71,7 +71,7 @@ def coordinate(
         raise UsageError(
             f"method {config.method!r} pools all data in one place; on Flower it stays at the sites"
         )
-    require_separable(partition_plan(config))
+    require_separable(partition_config(config))
     folder = RunFolder(out)
     known = _read(folder) if resume else None
     following = CallbackList(callbacks)

@@ -21,7 +21,7 @@ from unseen.engine.resources import keep_freed_memory
 from unseen.errors import UnseenError, UsageError
 from unseen.federation import SplitFractions, site_federation
 from unseen.methods import make_method
-from unseen.runner.prepare import data_request, make_experiment, partition_plan
+from unseen.runner.prepare import data_request, make_experiment, partition_config
 from unseen.runs.client_state import StateStore, protection_key
 from unseen.runs.records import plain
 from unseen.training import Update, reason_to_reject
@@ -107,7 +107,7 @@ class SitePart:
             sources=job.sources,
             held_out=config.hold_out,
             validate_on=config.validate_on,
-            plan=partition_plan(config),
+            partition=partition_config(config),
             fractions=SplitFractions(validation=config.validation, test=config.test),
             seed=config.seed,
         )

@@ -1,13 +1,7 @@
-"""Who holds what: the split of every domain, its clients, and who takes part in a round."""
+"""Who holds what: the split of every domain, its clients, and the clients sampled in a round."""
 
-from unseen.federation.federation import (
-    Client,
-    Federation,
-    make_federation,
-    require_separable,
-    site_federation,
-)
-from unseen.federation.partition import PARTITIONS, PartitionConfig
+from unseen.federation.federation import Client, Federation, make_federation, site_federation
+from unseen.federation.partition import PARTITIONS, PartitionConfig, require_separable
 from unseen.federation.sampling import clients_per_round, sample_clients
 from unseen.federation.split import Split, SplitFractions, split_domain
 

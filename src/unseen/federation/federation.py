@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from unseen.data.dataset import DataSet, Indices
 from unseen.errors import UnseenError, UsageError, unknown_name
-from unseen.federation.partition import PartitionConfig, deal
+from unseen.federation.partition import PartitionConfig, assign_clients, require_separable
 from unseen.federation.split import Split, SplitFractions, split_domain
 
 
@@ -127,7 +127,7 @@ def make_federation(
     data: DataSet,
     *,
     held_out: tuple[str, ...],
-    plan: PartitionConfig,
+    partition: PartitionConfig,
     fractions: SplitFractions,
     seed: int,
     among: tuple[str, ...] = (),
@@ -145,7 +145,7 @@ def make_federation(
     for domain, labels in splits.items():
         if not len(labels):
             raise UsageError(f"domain {domain!r} of {data.name} has no samples; remove it or add some")
-    names, owners = deal(data, plan, splits=splits, seed=seed)
+    names, owners = assign_clients(data, partition, splits=splits, seed=seed)
     return Federation(
         names=names,
         rows=np.concatenate([data.indices(domain) for domain in sources]),
@@ -177,17 +177,17 @@ def site_federation(
     sources: tuple[str, ...],
     held_out: tuple[str, ...],
     validate_on: tuple[str, ...] = (),
-    plan: PartitionConfig,
+    partition: PartitionConfig,
     fractions: SplitFractions,
     seed: int,
 ) -> Federation:
     """Deal the site's samples to its own clients; a site that only judges has none."""
-    require_separable(plan)
+    require_separable(partition)
     rows, names = np.zeros(0, dtype=np.int64), list[str]()
     slots = rows
     if site in sources:
         splits = {site: split_domain(data, site, fractions, seed=seed)}
-        names, owners = deal(data, plan, splits=splits, seed=seed)
+        names, owners = assign_clients(data, partition, splits=splits, seed=seed)
         rows = data.indices(site)
         slots = len(Split) * owners[site] + splits[site]
     return Federation(
@@ -200,11 +200,3 @@ def site_federation(
         sources=sources,
         validate_on=validate_on,
     )
-
-
-def require_separable(plan: PartitionConfig) -> None:
-    """Refuse clients that would hold samples of several sites."""
-    if plan.kind == "mixed":
-        raise UsageError(
-            "the partition 'mixed' gives clients samples of several sites, which do not share any"
-        )

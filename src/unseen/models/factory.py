@@ -49,7 +49,7 @@ class ModelEntry:
     """
 
     make: Callable[[InputSpec], Network]
-    description: str
+    summary: str
     reference: tuple[int, ...] = ()
     parameters: int = 0
 
@@ -58,7 +58,7 @@ class ModelSummary(NamedTuple):
     """One line of the list of models; see `ModelEntry`."""
 
     name: str
-    description: str
+    summary: str
     parameters: int
     reference: tuple[int, ...]
 
@@ -94,5 +94,5 @@ def build_model(name: str, facts: InputSpec, *, seed: int, weights: Path | None 
 def list_models() -> list[ModelSummary]:
     """List the networks known by name, small ones first; loads no zoo library."""
     entries = [(name, MODELS[name]) for name in MODELS]
-    summaries = [ModelSummary(name, e.description, e.parameters, e.reference) for name, e in entries]
+    summaries = [ModelSummary(name, e.summary, e.parameters, e.reference) for name, e in entries]
     return sorted(summaries, key=lambda summary: summary.parameters)

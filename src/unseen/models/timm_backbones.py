@@ -98,9 +98,9 @@ def _patch_size(model: str, height: int, width: int) -> int:
     )
 
 
-def _entry(name: str, timm_name: str, description: str, parameters: int) -> None:
+def _entry(name: str, timm_name: str, summary: str, parameters: int) -> None:
     make = partial(make_timm, timm_name, known_as=name)
-    MODELS.register(name)(ModelEntry(make, description, (3, 224, 224), parameters))
+    MODELS.register(name)(ModelEntry(make, summary, (3, 224, 224), parameters))
 
 
 MODELS.register("alexnet")(

@@ -76,7 +76,7 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
         held_out=config.hold_out,
         among=config.sources,
         validate_on=config.validate_on,
-        plan=partition_plan(config),
+        partition=partition_config(config),
         fractions=SplitFractions(validation=config.validation, test=config.test),
         seed=config.seed,
     )
@@ -169,7 +169,7 @@ def _weights_file(config: RunConfig) -> Path | None:
     return find_weights_file(config.weights, cast(str, config.model), resolve_data_root(config.data_root))
 
 
-def partition_plan(config: RunConfig) -> PartitionConfig:
+def partition_config(config: RunConfig) -> PartitionConfig:
     """How the configuration deals domains to clients."""
     return PartitionConfig(
         kind=cast(Any, config.partition),

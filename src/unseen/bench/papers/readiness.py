@@ -64,7 +64,7 @@ def check_readiness(grid: Grid, root: Path | None) -> Readiness:
     wanted = dict.fromkeys((*held_out, *grid.common.get("sources", ())))
     absent = tuple(domain for domain in wanted if domain not in present)
     enough = len(present) >= 2 and not set(held_out) <= set(absent)
-    put = source.obtain.put if source.obtain else name
+    put = source.acquisition.put if source.acquisition else name
     below = f"below {root}" if root else "below a folder that --data-root or UNSEEN_DATA names"
     return Readiness(
         data="" if enough else f"put {put} {below}",

@@ -45,9 +45,9 @@ def _sample(row: Row) -> Sample:
 SOURCES.register("camelyon17")(
     Source(
         load=load_camelyon17,
-        description=f"Camelyon17-WILDS: tumour in tissue, 455954 patches, 2 classes, {SIDE} px unless told",
+        summary=f"Camelyon17-WILDS: tumour in tissue, 455954 patches, 2 classes, {SIDE} px unless told",
         domains=", ".join(HOSPITALS),
-        obtain=RELEASE.obtain("CC0 (public domain)"),
+        acquisition=RELEASE.acquisition("CC0 (public domain)"),
         present=lambda root: HOSPITALS if RELEASE.find(root) else (),
         hold_out=("hospital_2",),
         validate_on=("hospital_1",),

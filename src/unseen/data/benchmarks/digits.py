@@ -277,9 +277,9 @@ def _in_chunks(images: Pixels, side: int, work: Callable[[Tensor], Tensor]) -> P
 SOURCES.register("digits")(
     Source(
         load=load_digits,
-        description="digits of MNIST, MNIST-M, USPS, SVHN and SYN, those that are there, 32x32 RGB",
+        summary="digits of MNIST, MNIST-M, USPS, SVHN and SYN, those that are there, 32x32 RGB",
         domains=", ".join(DIGIT_DOMAINS),
-        obtain=Acquisition(
+        acquisition=Acquisition(
             licence="; ".join(f"{part.title} {part.licence}" for part in (MNIST, USPS, SVHN)),
             where="MNIST, USPS and SVHN can be downloaded; MNIST-M and SYN come from the authors of "
             "'Unsupervised Domain Adaptation by Backpropagation' (Ganin and Lempitsky 2015)",

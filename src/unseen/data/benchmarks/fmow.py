@@ -71,10 +71,10 @@ def _regions(path: Path) -> dict[str, str]:
 SOURCES.register("fmow")(
     Source(
         load=load_fmow,
-        description="FMoW-WILDS: land use from satellites, 141696 images, 62 classes, RGB, "
+        summary="FMoW-WILDS: land use from satellites, 141696 images, 62 classes, RGB, "
         f"{DEFAULT_IMAGE_SIZE} px unless told",
         domains=", ".join(YEARS),
-        obtain=RELEASE.obtain("FMoW Challenge Public License (non-commercial)"),
+        acquisition=RELEASE.acquisition("FMoW Challenge Public License (non-commercial)"),
         present=lambda root: YEARS if RELEASE.find(root) else (),
         hold_out=TEST_YEARS,
         validate_on=VALIDATION_YEARS,

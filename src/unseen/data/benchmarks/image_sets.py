@@ -92,9 +92,9 @@ def register(layout: ClassFolders, description: str, *, licence: str, where: str
     SOURCES.register(layout.name)(
         Source(
             load=partial(load_class_folders, layout),
-            description=f"{description}, RGB, {layout.size} px unless told",
+            summary=f"{description}, RGB, {layout.size} px unless told",
             domains=", ".join(layout.domains),
-            obtain=Acquisition(licence=licence, where=where, put=layout.needs),
+            acquisition=Acquisition(licence=licence, where=where, put=layout.needs),
             present=layout.present,
         )
     )

@@ -66,10 +66,10 @@ def _below(root: Path, scan: FolderScan) -> list[ImageFile]:
 SOURCES.register("office-caltech-home")(
     Source(
         load=load_office_caltech_home,
-        description="the 8 classes that Office-Caltech and Office-Home share, 7 domains (CSAC), RGB, "
+        summary="the 8 classes that Office-Caltech and Office-Home share, 7 domains (CSAC), RGB, "
         f"{DEFAULT_IMAGE_SIZE} px unless told",
         domains=", ".join((*OFFICE_CALTECH.domains, *OFFICE_HOME.domains)),
-        obtain=Acquisition(
+        acquisition=Acquisition(
             licence="Office-Home a fair use notice on its page, Office-Caltech none stated",
             where="www.hemanthdv.org/officeHomeDataset.html (Office-Home), "
             "people.eecs.berkeley.edu/~jhoffman/domainadapt (Office), data.caltech.edu (Caltech-256)",

@@ -99,10 +99,12 @@ def _sample(number: int, row: Row) -> Sample:
 SOURCES.register("povertymap")(
     Source(
         load=load_povertymap,
-        description="PovertyMap-WILDS: wealth of 19669 villages from satellites, regression, 8 channels, "
+        summary="PovertyMap-WILDS: wealth of 19669 villages from satellites, regression, 8 channels, "
         f"{DEFAULT_IMAGE_SIZE} px unless told",
         domains="23 countries as COUNTRY-urban and COUNTRY-rural",
-        obtain=RELEASE.obtain("images: public domain (LandSat, DMSP, VIIRS); wealth: from DHS surveys"),
+        acquisition=RELEASE.acquisition(
+            "images: public domain (LandSat, DMSP, VIIRS); wealth: from DHS surveys"
+        ),
         present=lambda root: DOMAINS if RELEASE.find(root) else (),
         hold_out=domains_of(TEST_COUNTRIES),
         validate_on=domains_of(VALIDATION_COUNTRIES),

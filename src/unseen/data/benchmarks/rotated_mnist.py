@@ -140,25 +140,25 @@ _MNIST_IS_TO_BE_HAD = Acquisition(
 SOURCES.register("rotated-digits")(
     Source(
         load=load_rotated_digits,
-        description="scikit-learn's 1797 handwritten digits turned by six angles, 16x16 grey; no download",
+        summary="scikit-learn's 1797 handwritten digits turned by six angles, 16x16 grey; no download",
         domains=_DOMAINS,
     )
 )
 SOURCES.register("rotated-mnist")(
     Source(
         load=load_rotated_mnist,
-        description="MNIST turned clockwise, the same 100 pictures a class at every angle (CSAC), 28x28 grey",
+        summary="MNIST turned clockwise, the same 100 pictures a class at every angle (CSAC), 28x28 grey",
         domains=_DOMAINS,
-        obtain=_MNIST_IS_TO_BE_HAD,
+        acquisition=_MNIST_IS_TO_BE_HAD,
         present=_angles_to_be_had,
     )
 )
 SOURCES.register("rotated-mnist-disjoint")(
     Source(
         load=load_rotated_mnist_disjoint,
-        description="all 70000 of MNIST turned counter-clockwise, each at one angle (DomainBed), 28x28 grey",
+        summary="all 70000 of MNIST turned counter-clockwise, each at one angle (DomainBed), 28x28 grey",
         domains=_DOMAINS,
-        obtain=_MNIST_IS_TO_BE_HAD,
+        acquisition=_MNIST_IS_TO_BE_HAD,
         present=_angles_to_be_had,
     )
 )

@@ -45,7 +45,7 @@ class Release:
         """What a user has to put below the data root."""
         return f"the WILDS release as {self.places[0]}/ with {self.table} in it"
 
-    def obtain(self, licence: str) -> Acquisition:
+    def acquisition(self, licence: str) -> Acquisition:
         """How to come by the release."""
         dataset = self.places[0].partition("_")[0]
         return Acquisition(
