@@ -98,9 +98,7 @@ def assign_clients(
     data: DataSet, config: PartitionConfig, *, splits: Mapping[str, Labels], seed: int
 ) -> Assignment:
     """Name the clients, and give for every domain of `splits` the client of each of its samples."""
-    each = plan.clients_per_domain
-    if plan.kind == "dirichlet" and not data.task_type.has_classes:
-        raise UsageError("the partition 'dirichlet' skews classes, but this task is regression; use 'iid'")
+    each = config.clients_per_domain
     for domain, labels in splits.items():
         available = int(np.count_nonzero(labels == Split.TRAIN))
         if available < each:
@@ -136,7 +134,7 @@ def partition_evenly(request: PartitionRequest) -> Assignment:
 def partition_by_dirichlet(request: PartitionRequest) -> Assignment:
     """Clients of one domain with skewed labels: each class is divided by Dirichlet(alpha) proportions."""
     data, each = request.data, request.config.clients_per_domain
-    if data.task == "regression":
+    if not data.task_type.has_classes:
         raise UsageError("the partition 'dirichlet' skews classes, but this task is regression; use 'iid'")
     owners = {
         domain: number * each
