@@ -22,9 +22,9 @@ WHERE = ("data_root", "device", "workers", "threads", "engine")
 """Fields that say where a run happens, not what it is."""
 PROTECTION = ("protect", "protect_settings")
 """Fields that say how updates are protected; runs without protection keep the identity they always had."""
-TABLES = ("settings", "protect_settings")
+TABLES = ("settings", "schedule_settings", "protect_settings")
 """Fields that are tables of their own in the file."""
-LATER = {"update_dtype": "float32"}
+LATER: dict[str, Any] = {"update_dtype": "float32", "schedule": "constant", "schedule_settings": {}}
 """Fields that came later: at these values they leave a run's identity as it was without them."""
 
 
@@ -63,6 +63,8 @@ class RunConfig:
     batch_size: int = 32
     optimiser: str = "sgd"
     lr: float = 0.01
+    schedule: str = "constant"
+    schedule_settings: Mapping[str, Any] = field(default_factory=dict)
     momentum: float = 0.9
     weight_decay: float = 0.0
     label_smoothing: float = 0.0

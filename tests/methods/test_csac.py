@@ -187,7 +187,7 @@ def test_the_frozen_model_never_changes_and_is_sent_only_once(make_experiment, g
 
 
 def test_calibration_sends_the_calibrated_model_and_nothing_else(calibration):
-    method, work = calibration(plan=LocalTrainingConfig(epochs=2, batch_size=4, lr=0.05))
+    method, work = calibration(plan=LocalTrainingConfig(momentum=0.5, epochs=2, batch_size=4, lr=0.05))
     frozen = work.state[LOCAL_MODEL].clone()
     update = method.client(work)
     assert not update.extras and torch.equal(work.state[LOCAL_MODEL], frozen)

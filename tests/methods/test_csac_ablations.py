@@ -235,8 +235,10 @@ def test_a_model_that_has_died_gives_no_nan(make_experiment):
 
 def test_batches_of_one_are_refused_and_a_client_with_one_sample_is_not(calibrate, make_experiment):
     with pytest.raises(UsageError, match="--batch-size 2"):
-        calibrate(plan=LocalTrainingConfig(batch_size=1))
-    experiment = make_experiment("csac", plan=LocalTrainingConfig(batch_size=4))
+        calibrate(plan=LocalTrainingConfig(epochs=1, lr=0.01, momentum=0.5, batch_size=1))
+    experiment = make_experiment(
+        "csac", plan=LocalTrainingConfig(epochs=1, lr=0.01, momentum=0.5, batch_size=4)
+    )
     work = calibration_work(experiment)
     work.train = type(work.train)(experiment.data, experiment.federation[0].train[:1])
     update = experiment.method.client(work)

@@ -256,7 +256,12 @@ def test_fixed_references_are_the_distributions_they_are_called(kind, mean_absol
     ],
 )
 def test_local_epochs_are_shared_out(local, settings, expected):
-    assert make_method("fedadg", settings).settings.epochs(LocalTrainingConfig(epochs=local)) == expected
+    assert (
+        make_method("fedadg", settings).settings.epochs(
+            LocalTrainingConfig(batch_size=64, lr=0.01, momentum=0.5, epochs=local)
+        )
+        == expected
+    )
 
 
 def test_explicit_epochs_are_spent(make_experiment):
@@ -271,9 +276,19 @@ def test_one_weight_decides_both_and_smoothing_follows_the_run():
     assert settings.loss_weights == pytest.approx((0.85, 0.15))
     settings = make_method("fedadg", {"adversarial_weight": 2, "classification_weight": 0.5}).settings
     assert settings.loss_weights == (2, 0.5)
-    assert settings.smoothing(LocalTrainingConfig()) == 0.1
-    assert settings.smoothing(LocalTrainingConfig(label_smoothing=0.2)) == 0.2
-    assert make_method("fedadg", {"label_smoothing": 0}).settings.smoothing(LocalTrainingConfig()) == 0
+    assert settings.smoothing(LocalTrainingConfig(epochs=1, batch_size=64, lr=0.01, momentum=0.5)) == 0.1
+    assert (
+        settings.smoothing(
+            LocalTrainingConfig(epochs=1, batch_size=64, lr=0.01, momentum=0.5, label_smoothing=0.2)
+        )
+        == 0.2
+    )
+    assert (
+        make_method("fedadg", {"label_smoothing": 0}).settings.smoothing(
+            LocalTrainingConfig(epochs=1, batch_size=64, lr=0.01, momentum=0.5)
+        )
+        == 0
+    )
 
 
 @pytest.mark.parametrize(

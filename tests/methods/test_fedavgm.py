@@ -111,7 +111,7 @@ def test_impossible_settings_are_refused(settings, said):
 
 
 def test_regression(make_experiment, tiny_regression, go, rounds_of):
-    plan = LocalTrainingConfig(batch_size=4, lr=0.01, momentum=0.0)
+    plan = LocalTrainingConfig(epochs=1, batch_size=4, lr=0.01, momentum=0.0)
     ours, records = go(make_experiment("fedavgm", data=tiny_regression, plan=plan), rounds=4)
     losses = [record["loss"] for record in rounds_of(records)]
     assert torch.isfinite(ours.weights).all() and losses[-1] < losses[0]

@@ -175,7 +175,7 @@ def test_batch_norm_is_known_by_its_type():
 
 
 def test_a_client_that_diverged_keeps_its_former_batch_norm(make_uneven_experiment):
-    plan = LocalTrainingConfig(epochs=3, batch_size=4, lr=1e30)
+    plan = LocalTrainingConfig(momentum=0.5, epochs=3, batch_size=4, lr=1e30)
     workspace = Workspace(make_uneven_experiment("fedbn", plan=plan))
     former = workspace.flat.read()[batch_norm_positions(workspace.module)]
     state = {KEPT: former}
@@ -186,7 +186,7 @@ def test_a_client_that_diverged_keeps_its_former_batch_norm(make_uneven_experime
 def test_regression(make_experiment, tiny_regression, make_normed_network, go, rounds_of):
     network = make_normed_network()
     network.replace_head(1)
-    plan = LocalTrainingConfig(batch_size=4, lr=0.01, momentum=0.5)
+    plan = LocalTrainingConfig(epochs=1, batch_size=4, lr=0.01, momentum=0.5)
     experiment = replace(make_experiment("fedbn", data=tiny_regression, plan=plan), network=network)
     ours, records = go(experiment, rounds=4)
     losses = [record["loss"] for record in rounds_of(records)]

@@ -115,12 +115,17 @@ def test_the_objective_is_met_that_fedavg_misses():
 
 
 def test_adam_is_refused_with_the_reason(make_experiment, go):
-    with pytest.raises(UsageError, match=r"fednova.*gradients.*adam.*--optimiser sgd"):
-        go(make_experiment("fednova", plan=LocalTrainingConfig(optimiser="adam", lr=0.001)))
+    with pytest.raises(UsageError, match=r"fednova.*gradients.*adam.*--optimizer sgd"):
+        go(
+            make_experiment(
+                "fednova",
+                plan=LocalTrainingConfig(epochs=1, batch_size=64, momentum=0.5, optimizer="adam", lr=0.001),
+            )
+        )
 
 
 def test_regression(make_experiment, tiny_regression, go, rounds_of):
-    plan = LocalTrainingConfig(batch_size=4, lr=0.01, momentum=0.5)
+    plan = LocalTrainingConfig(epochs=1, batch_size=4, lr=0.01, momentum=0.5)
     ours, records = go(make_experiment("fednova", data=tiny_regression, plan=plan), rounds=4)
     losses = [record["loss"] for record in rounds_of(records)]
     assert torch.isfinite(ours.weights).all() and losses[-1] < losses[0]

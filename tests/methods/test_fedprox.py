@@ -25,7 +25,7 @@ def literal_client(experiment, mu):
     network = copy.deepcopy(experiment.network).train()
     received = [parameter.detach().clone() for parameter in network.parameters()]
     plan, client = experiment.plan, experiment.federation[0]
-    if plan.optimiser == "adam":
+    if plan.optimizer == "adam":
         optimiser = torch.optim.Adam(network.parameters(), lr=plan.lr, weight_decay=plan.weight_decay)
     else:
         optimiser = torch.optim.SGD(
@@ -51,7 +51,7 @@ def literal_client(experiment, mu):
 def test_a_client_equals_autograd_on_the_penalised_loss(
     normed, optimiser, make_experiment, make_normed_network
 ):
-    plan = replace(PLAN, optimiser=optimiser, lr=0.05 if optimiser == "sgd" else 0.002)
+    plan = replace(PLAN, optimizer=optimiser, lr=0.05 if optimiser == "sgd" else 0.002)
     experiment = make_experiment("fedprox", settings={"mu": 2.0}, plan=plan)
     if normed:
         experiment = replace(experiment, network=make_normed_network())

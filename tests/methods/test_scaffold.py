@@ -175,7 +175,9 @@ def test_the_server_holds_the_mean_of_what_clients_hold(make_uneven_experiment, 
 
 def test_a_client_that_diverged_keeps_its_former_control_variate(make_uneven_experiment):
     workspace = Workspace(
-        make_uneven_experiment("scaffold", plan=LocalTrainingConfig(epochs=3, batch_size=4, lr=1e30))
+        make_uneven_experiment(
+            "scaffold", plan=LocalTrainingConfig(momentum=0.5, epochs=3, batch_size=4, lr=1e30)
+        )
     )
     former = torch.ones(len(workspace.flat.parameters))
     state = {CONTROL: former}
@@ -184,8 +186,8 @@ def test_a_client_that_diverged_keeps_its_former_control_variate(make_uneven_exp
 
 
 def test_adam_needs_option_one(make_experiment, go):
-    plan = LocalTrainingConfig(optimiser="adam", lr=0.001)
-    with pytest.raises(UsageError, match=r"scaffold with option II.*adam.*--optimiser sgd"):
+    plan = LocalTrainingConfig(epochs=1, batch_size=64, momentum=0.5, optimizer="adam", lr=0.001)
+    with pytest.raises(UsageError, match=r"scaffold with option II.*adam.*--optimizer sgd"):
         go(make_experiment("scaffold", plan=plan), "refused")
     ours, _ = go(make_experiment("scaffold", plan=plan, settings={"option": "I"}), "taken")
     assert torch.isfinite(ours.weights).all() and ours.server[CONTROL].norm() > 0
@@ -197,7 +199,7 @@ def test_impossible_settings_are_refused():
 
 
 def test_regression(make_experiment, tiny_regression, go, rounds_of):
-    plan = LocalTrainingConfig(batch_size=4, lr=0.01, momentum=0.5)
+    plan = LocalTrainingConfig(epochs=1, batch_size=4, lr=0.01, momentum=0.5)
     ours, records = go(make_experiment("scaffold", data=tiny_regression, plan=plan), rounds=4)
     losses = [record["loss"] for record in rounds_of(records)]
     assert torch.isfinite(ours.weights).all() and losses[-1] < losses[0]

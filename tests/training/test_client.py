@@ -97,11 +97,13 @@ def test_unsound_updates_are_recognised(make_experiment, change, reason):
         {"lr": 0},
         {"momentum": 1.0},
         {"weight_decay": -1},
-        {"optimiser": "lion"},
+        {"optimizer": "lion"},
+        {"schedule": "spiral"},
+        {"schedule": "cosine", "schedule_settings": {"final": -1}},
         {"batches_per_epoch": 0},
         {"label_smoothing": 1.0},
     ],
 )
 def test_impossible_plans_are_refused(wrong):
     with pytest.raises(UsageError):
-        LocalTrainingConfig(**wrong)
+        LocalTrainingConfig(**{"epochs": 1, "batch_size": 4, "lr": 0.05, "momentum": 0.5} | wrong)

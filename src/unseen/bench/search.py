@@ -18,23 +18,21 @@ from unseen.bench.grid import LEAVE_ONE_DOMAIN_OUT, Grid, cells
 from unseen.bench.lodo_cv import best_mean, folds
 from unseen.bench.result_store import FinishedRun, ResultStore, without_domain
 from unseen.evaluation.selection import SourceValidation, mean_metric, select
-from unseen.hparams import LogUniform, Range, search_ranges
+from unseen.hparams import search_ranges
 from unseen.methods.base import METHODS
 from unseen.seeding import numpy_generator
-
-COMMON_RANGES: dict[str, dict[str, Range]] = {
-    "sgd": {"lr": LogUniform(0.001, 0.1), "weight_decay": LogUniform(1e-6, 1e-2)},
-    "adam": {"lr": LogUniform(3e-5, 3e-3), "weight_decay": LogUniform(1e-6, 1e-2)},
-}
-"""Options that every method is searched over, by optimiser. The batch size is not among them: the smallest
-client bounds it, and it changes how much a round computes."""
+from unseen.training.optimizers import OPTIMIZERS
 
 Cell = tuple[str, str, str]
 """A label, a held-out domain and a model."""
 
 
 def trial_options(grid: Grid, label: str, trial: int) -> dict[str, Any]:
-    """What a trial changes; trials of the same number have the same common options, whatever the method."""
+    """Draw what a trial changes: trials of the same number have the same common options for every method.
+
+    Common options are those that the optimizer's registry entry has ranges for. The batch size is not among
+    them: the smallest client bounds it, and it changes how much a round computes.
+    """
     if trial == 0:
         return {}
     seed, fixed = grid.seeds[0], grid.methods[label]
@@ -42,7 +40,7 @@ def trial_options(grid: Grid, label: str, trial: int) -> dict[str, Any]:
     method = merged.get("method", label)
     common = {
         name: values.draw(numpy_generator(seed, "search: common", trial, name))
-        for name, values in COMMON_RANGES.get(merged.get("optimiser", "sgd"), {}).items()
+        for name, values in OPTIMIZERS[merged.get("optimiser", "sgd")].search.items()
         if name not in fixed
     }
     given = dict(fixed.get("settings", {}))

@@ -44,6 +44,7 @@ _COMMON = (
     "batch_size",
     "optimiser",
     "lr",
+    "schedule",
     "image_size",
     "weights",
     "clients_per_domain",
@@ -102,8 +103,22 @@ def bench_command(  # noqa: PLR0917 (one parameter an option)
     rounds: Annotated[int | None, typer.Option(rich_help_panel=_HOW)] = None,
     local_epochs: Annotated[int | None, typer.Option(rich_help_panel=_HOW)] = None,
     batch_size: Annotated[int | None, typer.Option(rich_help_panel=_HOW)] = None,
-    optimiser: Annotated[str | None, typer.Option(help="sgd or adam.", rich_help_panel=_HOW)] = None,
+    optimiser: Annotated[
+        str | None,
+        typer.Option(
+            "--optimizer",
+            "--optimiser",
+            help="sgd, adam, adamw, rmsprop or adagrad; see unseen list optimizers.",
+            rich_help_panel=_HOW,
+        ),
+    ] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.", rich_help_panel=_HOW)] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            help="Learning rate over the rounds: constant, cosine, exponential or step.", rich_help_panel=_HOW
+        ),
+    ] = None,
     image_size: Annotated[int | None, typer.Option(rich_help_panel=_HOW)] = None,
     weights: Annotated[str | None, typer.Option(help="Initial weights.", rich_help_panel=_HOW)] = None,
     clients_per_domain: Annotated[int | None, typer.Option(rich_help_panel=_HOW)] = None,

@@ -33,7 +33,7 @@ EXAMPLES = """Examples:
 """
 
 NO_PART_OF_THE_RUN = (
-    *("set_", "protect_set", "out", "resume", "figures", "as_json"),
+    *("set_", "set_schedule", "protect_set", "out", "resume", "figures", "as_json"),
     *("coordinator", "ca", "min_sites", "round_deadline"),
 )
 _DATA = "What is learnt"
@@ -148,10 +148,30 @@ def train_command(  # noqa: PLR0917 (one parameter an option)
         int | None, typer.Option(help="Make an epoch this many batches.", rich_help_panel=_HOW)
     ] = None,
     batch_size: Annotated[int | None, typer.Option(rich_help_panel=_HOW)] = None,
-    optimiser: Annotated[str | None, typer.Option(help="sgd or adam.", rich_help_panel=_HOW)] = None,
+    optimiser: Annotated[
+        str | None,
+        typer.Option(
+            "--optimizer",
+            "--optimiser",
+            help="sgd, adam, adamw, rmsprop or adagrad; see unseen list optimizers.",
+            rich_help_panel=_HOW,
+        ),
+    ] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.", rich_help_panel=_HOW)] = None,
     momentum: Annotated[float | None, typer.Option(rich_help_panel=_HOW)] = None,
     weight_decay: Annotated[float | None, typer.Option(rich_help_panel=_HOW)] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            help="Learning rate over the rounds: constant, cosine, exponential or step.", rich_help_panel=_HOW
+        ),
+    ] = None,
+    set_schedule: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="A setting of the schedule; may be repeated.", rich_help_panel=_HOW
+        ),
+    ] = None,
     label_smoothing: Annotated[float | None, typer.Option(rich_help_panel=_HOW)] = None,
     seed: Annotated[
         int | None, typer.Option(help="The same seed gives the same weights.", rich_help_panel=_HOW)
@@ -246,6 +266,8 @@ def train_command(  # noqa: PLR0917 (one parameter an option)
     }
     if set_:
         given["settings"] = parse_settings(set_)
+    if set_schedule:
+        given["schedule_settings"] = parse_settings(set_schedule)
     if protect_set:
         given["protect_settings"] = parse_settings(protect_set)
     place = FlowerPlace(coordinator, ca, min_sites, round_deadline)

@@ -196,7 +196,7 @@ class Workspace:
             start=start.weights,
             train=Samples(experiment.data, client.train),
             validation=Samples(experiment.data, client.validation),
-            plan=experiment.plan,
+            plan=experiment.plan.in_round(start.round),
             prepare=experiment.prepare,
             received=start.received,
             state=state,

@@ -246,9 +246,12 @@ def _plan(config: RunConfig) -> LocalTrainingConfig:
         lr=config.lr,
         momentum=config.momentum,
         weight_decay=config.weight_decay,
-        optimiser=cast(Any, config.optimiser),
+        optimizer=config.optimiser,
         batches_per_epoch=config.batches_per_epoch,
         label_smoothing=config.label_smoothing,
+        schedule=config.schedule,
+        schedule_settings=config.schedule_settings,
+        rounds=config.rounds,
     )
 
 

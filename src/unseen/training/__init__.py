@@ -1,8 +1,8 @@
-"""One client's local work: the loop, the optimiser, what it may see and what it may send."""
+"""Local training of one client: loop, optimizers, schedules, preprocessing, and the update it sends."""
 
 from unseen.training.client import ClientWork, DivergedError, Update, reason_to_reject
-from unseen.training.local_config import LocalTrainingConfig, Optimiser
-from unseen.training.optimizers import effective_steps, require_sums_of_gradients
+from unseen.training.local_config import LocalTrainingConfig
+from unseen.training.optimizers import OPTIMIZERS, effective_steps, require_sums_of_gradients
 from unseen.training.preprocessing import (
     PRECISIONS,
     Preprocessor,
@@ -10,13 +10,15 @@ from unseen.training.preprocessing import (
     check_precision,
     computing_in,
 )
+from unseen.training.schedules import SCHEDULES
 
 __all__ = [
+    "OPTIMIZERS",
     "PRECISIONS",
+    "SCHEDULES",
     "ClientWork",
     "DivergedError",
     "LocalTrainingConfig",
-    "Optimiser",
     "Preprocessor",
     "Update",
     "batch_positions",

@@ -1,15 +1,28 @@
-"""Optimisers on the flat parameter vector: a few whole-vector operations a step, no loop over tensors."""
+"""Optimizers on the flat parameter vector, one registry entry each: `--optimizer NAME`.
+
+Every `torch.optim` class works: the flat parameters are one tensor to it, so a step is a few whole-vector
+operations and no loop over tensors. A plugin adds one with a line:
+
+    OPTIMIZERS.register("nadam")(Optimizer(torch.optim.NAdam, "Adam with Nesterov momentum"))
+"""
 
 from __future__ import annotations
 
-import math
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from unseen.errors import UsageError
-from unseen.training.local_config import LocalTrainingConfig
+from unseen.hparams import LogUniform, Range
+from unseen.registry import Registry
+
+if TYPE_CHECKING:
+    from unseen.training.local_config import LocalTrainingConfig
+
+_WEIGHT_DECAY = LogUniform(1e-6, 1e-2)
 
 
 class FlatOptimizer(Protocol):
@@ -23,10 +36,10 @@ class FlatOptimizer(Protocol):
 
 
 class FlatSGD:
-    """Stochastic gradient descent with momentum and weight decay, equal to torch.optim.SGD.
+    """Stochastic gradient descent with momentum and weight decay, equal to `torch.optim.SGD`.
 
-    in_gradient  keep the momentum in the gradient itself, so that backward passes add to it: two passes over
-                 all numbers less a step, where nobody else looks at the gradient
+    in_gradient  keep the momentum in the gradient itself, so that backward passes add to it: saves two
+                 passes over all numbers per step, where nobody else reads the gradient
     """
 
     def __init__(
@@ -63,53 +76,121 @@ class FlatSGD:
         self.parameters.add_(self._velocity, alpha=-self.lr)
 
 
-class FlatAdam:
-    """Adam with decoupled-free (L2) weight decay, equal to torch.optim.Adam."""
+class FlatTorchOptimizer:
+    """A `torch.optim` optimizer whose only parameter is the flat vector."""
 
-    BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
-
-    def __init__(self, parameters: Tensor, gradient: Tensor, *, lr: float, weight_decay: float = 0.0) -> None:
-        self.parameters, self.gradient = parameters, gradient
-        self.lr, self.weight_decay = lr, weight_decay
-        self._mean = torch.zeros_like(parameters)
-        self._square = torch.zeros_like(parameters)
-        self._steps = 0
+    def __init__(
+        self, kind: type[torch.optim.Optimizer], parameters: Tensor, gradient: Tensor, **options: Any
+    ) -> None:
+        parameter = parameters.detach().requires_grad_()
+        parameter.grad = self.gradient = gradient
+        self.optimizer = kind([parameter], **options)
 
     def clear(self) -> None:
         """Set the gradient to zero."""
         self.gradient.zero_()
 
-    @torch.no_grad()
     def step(self) -> None:
         """Take one step."""
-        if self.weight_decay:
-            self.gradient.add_(self.parameters, alpha=self.weight_decay)
-        self._steps += 1
-        self._mean.lerp_(self.gradient, 1 - self.BETA1)
-        self._square.mul_(self.BETA2).addcmul_(self.gradient, self.gradient, value=1 - self.BETA2)
-        scale = math.sqrt(1 - self.BETA2**self._steps)
-        denominator = self._square.sqrt().div_(scale).add_(self.EPSILON)
-        self.parameters.addcdiv_(self._mean, denominator, value=-self.lr / (1 - self.BETA1**self._steps))
+        self.optimizer.step()
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Registry entry: a `torch.optim` class and how runs use it.
+
+    options         keyword arguments besides `lr` and `weight_decay`, which every run gives
+    sums_gradients  whether a client's move is a fixed weighted sum of its gradients, as in SGD; methods that
+                    rely on it (FedNova, SCAFFOLD) refuse the others
+    search          ranges of run options that a hyperparameter search draws from
+    """
+
+    kind: type[torch.optim.Optimizer]
+    summary: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sums_gradients: bool = False
+    search: Mapping[str, Range] = field(default_factory=dict)
+
+    def build(
+        self, config: LocalTrainingConfig, parameters: Tensor, gradient: Tensor, *, in_gradient: bool
+    ) -> FlatOptimizer:
+        """Make the optimizer for flat parameters; `in_gradient` as in `FlatSGD`, ignored by the others."""
+        return FlatTorchOptimizer(
+            self.kind, parameters, gradient, lr=config.lr, weight_decay=config.weight_decay, **self.options
+        )
+
+
+class _SGD(Optimizer):
+    """SGD on its measured fast path, and with the run's momentum."""
+
+    def build(
+        self, config: LocalTrainingConfig, parameters: Tensor, gradient: Tensor, *, in_gradient: bool
+    ) -> FlatOptimizer:
+        """Make `FlatSGD`."""
+        return FlatSGD(
+            parameters,
+            gradient,
+            lr=config.lr,
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+            in_gradient=in_gradient,
+        )
+
+
+OPTIMIZERS: Registry[Optimizer] = Registry(
+    "optimizer", group="unseen.optimizers", builtin=("unseen.training.optimizers",)
+)
+OPTIMIZERS.register("sgd")(
+    _SGD(
+        torch.optim.SGD,
+        "stochastic gradient descent with --momentum",
+        sums_gradients=True,
+        search={"lr": LogUniform(0.001, 0.1), "weight_decay": _WEIGHT_DECAY},
+    )
+)
+OPTIMIZERS.register("adam")(
+    Optimizer(
+        torch.optim.Adam,
+        "Adam; weight decay is an L2 penalty in the gradient",
+        options={"foreach": False},  # the single-tensor formula, which recorded runs were computed with
+        search={"lr": LogUniform(3e-5, 3e-3), "weight_decay": _WEIGHT_DECAY},
+    )
+)
+OPTIMIZERS.register("adamw")(
+    Optimizer(
+        torch.optim.AdamW,
+        "Adam with decoupled weight decay (default 0, as for every optimizer here)",
+        options={"foreach": False},
+        search={"lr": LogUniform(3e-5, 3e-3), "weight_decay": LogUniform(1e-4, 1e-1)},
+    )
+)
+OPTIMIZERS.register("rmsprop")(
+    Optimizer(
+        torch.optim.RMSprop,
+        "gradients divided by a running root mean square; no momentum",
+        options={"foreach": False},
+        search={"lr": LogUniform(3e-5, 3e-3), "weight_decay": _WEIGHT_DECAY},
+    )
+)
+OPTIMIZERS.register("adagrad")(
+    Optimizer(
+        torch.optim.Adagrad,
+        "gradients divided by the root of the sum of their squares in the round",
+        options={"foreach": False},
+        search={"lr": LogUniform(0.001, 0.1), "weight_decay": _WEIGHT_DECAY},
+    )
+)
 
 
 def make_optimizer(
-    plan: LocalTrainingConfig, parameters: Tensor, gradient: Tensor, *, in_gradient: bool = False
+    config: LocalTrainingConfig, parameters: Tensor, gradient: Tensor, *, in_gradient: bool = False
 ) -> FlatOptimizer:
-    """Make the optimiser a plan asks for; `in_gradient` as in `FlatSGD`."""
-    if plan.optimiser == "adam":
-        return FlatAdam(parameters, gradient, lr=plan.lr, weight_decay=plan.weight_decay)
-    return FlatSGD(
-        parameters,
-        gradient,
-        lr=plan.lr,
-        momentum=plan.momentum,
-        weight_decay=plan.weight_decay,
-        in_gradient=in_gradient,
-    )
+    """Make the optimizer that a configuration names; `in_gradient` as in `FlatSGD`."""
+    return OPTIMIZERS[config.optimizer].build(config, parameters, gradient, in_gradient=in_gradient)
 
 
 def effective_steps(steps: int, *, momentum: float) -> float:
-    """||a||_1 of SGD, where w - w_k = lr * sum_j a_j g_j over the gradients g_1 .. g_steps (FedNova).
+    """Compute ||a||_1 of SGD, where w - w_k = lr * sum_j a_j g_j over the gradients g_1 .. g_steps (FedNova).
 
     With momentum rho, a_j = (1 - rho^(steps - j + 1)) / (1 - rho), since a gradient acts again in every
     later step. Without it every a_j is 1.
@@ -117,10 +198,11 @@ def effective_steps(steps: int, *, momentum: float) -> float:
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
 
-def require_sums_of_gradients(plan: LocalTrainingConfig, *, method: str) -> None:
-    """Refuse Adam in the name of `method`: it divides by running squares, so there are no such a_j."""
-    if plan.optimiser != "sgd":
+def require_sums_of_gradients(config: LocalTrainingConfig, *, method: str) -> None:
+    """Refuse, on behalf of `method`, an optimizer that rescales gradients: it has no such a_j."""
+    if not OPTIMIZERS[config.optimizer].sums_gradients:
+        fitting = [name for name in OPTIMIZERS if OPTIMIZERS[name].sums_gradients]
         raise UsageError(
-            f"{method} takes a client's move for a weighted sum of its gradients, which holds for sgd and "
-            f"not for {plan.optimiser}; use --optimiser sgd"
+            f"{method} takes a client's move for a weighted sum of its gradients, which holds for "
+            f"{' and '.join(fitting)} and not for {config.optimizer}; use --optimizer {fitting[-1]}"
         )

@@ -28,7 +28,14 @@ def protection(**settings) -> DPClients:
 
 
 def planned(module: nn.Module, *, clients: int = 5, in_round: int = 5, rounds: int = 4) -> PlannedRun:
-    return PlannedRun(FACTS, rounds, [100] * clients, in_round, module, LocalTrainingConfig())
+    return PlannedRun(
+        FACTS,
+        rounds,
+        [100] * clients,
+        in_round,
+        module,
+        LocalTrainingConfig(epochs=1, batch_size=64, lr=0.01, momentum=0.5),
+    )
 
 
 def server_side(size: int, *, population: int, round: int = 1, state=None, seed: int = 0) -> ServerContext:

@@ -1,0 +1,109 @@
+"""Learning-rate schedules over the rounds of a run: `--schedule NAME`.
+
+A schedule gives the factor of the learning rate in each round. It is constant within a round, so that
+methods whose equations contain the learning rate (SCAFFOLD) stay exact. A plugin adds one with a class:
+
+    @SCHEDULES.register("linear")
+    @dataclass(frozen=True)
+    class Linear(Schedule):
+        '''Falls in a straight line towards zero.'''
+
+        def factor(self, round: int, rounds: int) -> float:
+            return 1 - (round - 1) / rounds
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from unseen.errors import UsageError
+from unseen.hparams import Settings, make_settings, setting
+from unseen.registry import Registry
+
+
+@dataclass(frozen=True)
+class Schedule(Settings, ABC):
+    """Base of all schedules; its fields are the settings that `--set-schedule` takes."""
+
+    @abstractmethod
+    def factor(self, round: int, rounds: int) -> float:
+        """Give the factor of the learning rate in a round, counted from 1, of a run of `rounds`."""
+
+
+SCHEDULES: Registry[type[Schedule]] = Registry(
+    "schedule", group="unseen.schedules", builtin=("unseen.training.schedules",)
+)
+
+
+@SCHEDULES.register("constant")
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """The same learning rate in all rounds."""
+
+    def factor(self, round: int, rounds: int) -> float:
+        """Give 1."""
+        return 1.0
+
+
+@SCHEDULES.register("cosine")
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """Falls along half a cosine from the learning rate to `final` times it."""
+
+    final: float = setting(0.0, "fraction of the learning rate that is left after the last round")
+
+    def __post_init__(self) -> None:
+        _require_fraction("final", self.final, zero=True)
+
+    def factor(self, round: int, rounds: int) -> float:
+        """Give final + (1 - final) (1 + cos(pi t / T)) / 2 with t = round - 1 and T = rounds."""
+        fallen = (1 + math.cos(math.pi * min((round - 1) / rounds, 1.0))) / 2
+        return self.final + (1 - self.final) * fallen
+
+
+@SCHEDULES.register("exponential")
+@dataclass(frozen=True)
+class Exponential(Schedule):
+    """Is multiplied by `gamma` after every round."""
+
+    gamma: float = setting(0.95, "factor per round, above 0 and at most 1")
+
+    def __post_init__(self) -> None:
+        _require_fraction("gamma", self.gamma)
+
+    def factor(self, round: int, rounds: int) -> float:
+        """Give gamma^(round - 1)."""
+        return float(self.gamma ** (round - 1))
+
+
+@SCHEDULES.register("step")
+@dataclass(frozen=True)
+class Step(Schedule):
+    """Is multiplied by `gamma` after every `every` rounds."""
+
+    every: int = setting(10, "number of rounds between two drops")
+    gamma: float = setting(0.1, "factor of each drop, above 0 and at most 1")
+
+    def __post_init__(self) -> None:
+        _require_fraction("gamma", self.gamma)
+        if self.every < 1:
+            raise UsageError(f"setting 'every' of the schedule must be at least 1, not {self.every}")
+
+    def factor(self, round: int, rounds: int) -> float:
+        """Give gamma^floor((round - 1) / every)."""
+        return float(self.gamma ** ((round - 1) // self.every))
+
+
+def make_schedule(name: str, settings: Mapping[str, Any] | None = None) -> Schedule:
+    """Make a schedule by name with its settings checked."""
+    return make_settings(SCHEDULES[name], settings or {}, owner=f"schedule {name!r}")
+
+
+def _require_fraction(name: str, value: float, *, zero: bool = False) -> None:
+    if not (0 < value <= 1 or (zero and value == 0)):
+        low = "at least" if zero else "above"
+        raise UsageError(f"setting {name!r} of the schedule must be {low} 0 and at most 1, not {value}")
