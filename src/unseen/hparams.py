@@ -9,7 +9,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from types import NoneType, UnionType
-from typing import Any, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    Protocol,
+    Self,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 
@@ -117,6 +129,27 @@ def make_settings(kind: type[S], given: Mapping[str, Any], *, owner: str) -> S:
                 raise UsageError(f"{owner} has no settings, but {name!r} was given")
             raise unknown_name(f"setting of {owner}", name, known)
     return kind(**{name: _convert(value, hints[name], name) for name, value in given.items()})
+
+
+class Configurable(Generic[S]):
+    """Base of what has settings: `class X(Configurable[XSettings])` takes an `XSettings`."""
+
+    def __init__(self, settings: S) -> None:
+        self.settings = settings
+
+    @classmethod
+    def settings_type(cls) -> type[S]:
+        """Return the dataclass given as the class's type argument; `Settings` if there is none."""
+        for base in getattr(cls, "__orig_bases__", ()):
+            for argument in get_args(base):
+                if isinstance(argument, type) and issubclass(argument, Settings):
+                    return cast(type[S], argument)
+        return cast(type[S], Settings)
+
+    @classmethod
+    def from_settings(cls, given: Mapping[str, Any], *, owner: str) -> Self:
+        """Make an instance from text or typed values, see `make_settings`."""
+        return cls(make_settings(cls.settings_type(), given, owner=owner))
 
 
 def _convert(value: Any, hint: Any, name: str) -> Any:

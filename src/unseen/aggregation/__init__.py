@@ -1,4 +1,4 @@
-"""The server's arithmetic: pure functions on client updates."""
+"""Server-side aggregation: pure functions on client updates."""
 
 from unseen.aggregation.averaging import (
     WEIGHTING,
@@ -6,11 +6,16 @@ from unseen.aggregation.averaging import (
     adjust_weights,
     client_weights,
     combine_clients,
+    largest_counters,
     layerwise_weighted_sum,
+    mean_from_sum,
+    merge_buffers,
     normalize_weights,
+    scale_for_sum,
     step_towards,
     weighted_mean,
     weighted_sum,
+    without_counters,
 )
 from unseen.aggregation.distances import (
     DistanceMetric,
@@ -62,15 +67,20 @@ __all__ = [
     "cosines",
     "draw_visit_order",
     "gram",
+    "largest_counters",
     "layer_distances",
     "layerwise_weighted_sum",
+    "mean_from_sum",
+    "merge_buffers",
     "normalize_weights",
     "pair_distances",
     "project_conflicts",
+    "scale_for_sum",
     "select_recorded_layers",
     "sign_agreement",
     "split_layers",
     "step_towards",
     "weighted_mean",
     "weighted_sum",
+    "without_counters",
 ]

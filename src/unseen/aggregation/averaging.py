@@ -1,22 +1,32 @@
-"""The weighted mean of client states, with a stated policy for every kind of tensor."""
+"""Averages of client states, and the one policy for buffers that all of them follow.
+
+Float buffers (batch-norm statistics) are averaged. Integer buffers (batch counters) take the largest value,
+since a fraction of a count has no meaning; where only a sum is known, they become the rounded mean.
+"""
 
 from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unseen.aggregation.layers import Grouping, split_layers
 from unseen.models import Kind, Layout
 
+Real = NDArray[np.float64]
 Weighting = Literal["samples", "uniform"]
-WEIGHTING = "weigh clients by their number of samples, or all alike"
-"""What a method's setting of that type means."""
+WEIGHTING = "weight clients by their number of samples, or all equally"
+"""Help text of a method's setting of that type."""
+
+
+# client weights
 
 
 def client_weights(samples: Tensor, weighting: Weighting) -> Tensor:
-    """How much each client counts, not yet scaled to sum to one."""
+    """Return the weight of each client, not yet scaled to sum to one."""
     return samples if weighting == "samples" else torch.ones_like(samples)
 
 
@@ -30,25 +40,13 @@ def normalize_weights(weights: Tensor) -> Tensor:
     return weights.double() / total
 
 
-def weighted_mean(rows: Tensor, weights: Tensor, *, layout: Layout) -> Tensor:
-    """Merge client states: sum_k p_k w_k with p = weights / sum(weights).
-
-    Parameters and float buffers (batch-norm statistics) are averaged with the same weights; integer
-    buffers (batch counters) take the largest value, since a fraction of a count means nothing.
-    """
-    merged = normalize_weights(weights).to(rows.dtype) @ rows
-    counters = layout.extent(Kind.INTEGER_BUFFER)
-    if counters.start != counters.stop:
-        merged[counters] = rows[:, counters].amax(dim=0)
-    return merged
-
-
 def adjust_weights(weights: Tensor, gaps: Tensor, *, step: float, centred: bool = True) -> Tensor:
-    """FedGA's GA(a, G, d): a_k + d * mean(a) * (G_k - mean G) / max_l |G_l - mean G|, not below 0.
+    """Apply FedGA's GA(a, G, d): a_k + d * mean(a) * (G_k - mean G) / max_l |G_l - mean G|, not below 0.
 
-    The result sums to what `weights` sum to. Equal gaps, or a step of 0, leave the weights as they are.
+    Clients with a larger generalization gap count more. The sum of the weights is kept. Equal gaps, or a step
+    of 0, leave the weights unchanged.
 
-    step     d, the most that a weight changes, in units of the mean weight (of 1/K where weights sum to one)
+    step     d, the largest change of a weight, in units of the mean weight (of 1/K where weights sum to one)
     centred  measure gaps from their mean (the paper); else as they are (the released code)
     """
     deviations = gaps.double() - gaps.double().mean() if centred else gaps.double()
@@ -57,6 +55,58 @@ def adjust_weights(weights: Tensor, gaps: Tensor, *, step: float, centred: bool 
         return weights
     moved = (weights + step * weights.mean() * deviations / largest).clamp(min=0)
     return moved * (weights.sum() / moved.sum())
+
+
+# buffer policy
+
+
+def merge_buffers(merged: Tensor, rows: Tensor, *, layout: Layout, weights: Tensor | None = None) -> Tensor:
+    """Fill in the buffers of `merged` from the clients' rows, and return it.
+
+    weights  of the clients in the mean of float buffers, taken as they are; None = `merged` has that mean
+    """
+    statistics, counters = layout.extent(Kind.FLOAT_BUFFER), layout.extent(Kind.INTEGER_BUFFER)
+    if weights is not None:
+        merged[statistics] = weighted_sum(rows[:, statistics], weights)
+    if counters.start != counters.stop:
+        merged[counters] = largest_counters(rows[:, counters])
+    return merged
+
+
+def largest_counters(counters: Tensor) -> Tensor:
+    """Merge integer buffers (clients x counters): the largest value of each."""
+    return counters.amax(dim=0)
+
+
+def scale_for_sum(state: Real, weight: float, *, layout: Layout) -> Real:
+    """Multiply a client's state by its weight, so that states can be summed; counters stay unweighted."""
+    scaled, counters = state * weight, layout.extent(Kind.INTEGER_BUFFER)
+    scaled[counters] = state[counters]
+    return scaled
+
+
+def mean_from_sum(total: Real, *, weight: float, clients: float, layout: Layout) -> Real:
+    """Turn a sum of `scale_for_sum` states into their mean; counters become the rounded mean.
+
+    weight   sum of the clients' weights
+    clients  number of clients in the sum
+    """
+    mean, counters = total / weight, layout.extent(Kind.INTEGER_BUFFER)
+    mean[counters] = np.rint(mean[counters] * weight / clients)
+    return mean
+
+
+def without_counters(layout: Layout) -> slice:
+    """Return the part of a state before the batch counters, which come last and would dominate distances."""
+    return slice(0, max(entry.stop for entry in layout.entries if entry.kind is not Kind.INTEGER_BUFFER))
+
+
+# averages
+
+
+def weighted_mean(rows: Tensor, weights: Tensor, *, layout: Layout) -> Tensor:
+    """Average client states: sum_k p_k w_k with p = weights / sum(weights), for float buffers too."""
+    return merge_buffers(normalize_weights(weights).to(rows.dtype) @ rows, rows, layout=layout)
 
 
 def weighted_sum(rows: Tensor, coefficients: Tensor, *, reference: Tensor | None = None) -> Tensor:
@@ -72,24 +122,20 @@ def weighted_sum(rows: Tensor, coefficients: Tensor, *, reference: Tensor | None
 
 
 def combine_clients(rows: Tensor, reference: Tensor, coefficients: Tensor, *, layout: Layout) -> Tensor:
-    """Move the global parameters by sum_k c_k (w_k - w); merge buffers as an unweighted mean would.
+    """Move the global parameters by sum_k c_k (w_k - w), and average buffers with equal weights.
 
-    Coefficients that come from the geometry of the parameters say nothing about running statistics, so float
-    buffers are averaged with equal weights whatever the coefficients are.
+    Coefficients that follow from the geometry of the parameters say nothing about running statistics.
     """
-    merged = torch.empty_like(rows[0])
-    trained, statistics = layout.extent(Kind.PARAMETER), layout.extent(Kind.FLOAT_BUFFER)
+    merged, trained = torch.empty_like(rows[0]), layout.extent(Kind.PARAMETER)
     merged[trained] = weighted_sum(rows[:, trained], coefficients, reference=reference[trained])
-    merged[statistics] = weighted_sum(
-        rows[:, statistics], torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)
-    )
-    return _with_largest_counters(merged, rows, layout)
+    equal = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)
+    return merge_buffers(merged, rows, layout=layout, weights=equal)
 
 
 def layerwise_weighted_sum(
     rows: Tensor, weights: Tensor, *, layout: Layout, grouping: Grouping = "tensor"
 ) -> Tensor:
-    """Merge client states with weights of their own for every layer: sum_k p_{l,k} w_{k,l}.
+    """Average client states with separate weights for every layer: sum_k p_{l,k} w_{k,l}.
 
     weights   (layers x clients), rows in the order of `split_layers(layout, grouping)`; taken as they are, so
               they should sum to one in every layer
@@ -103,22 +149,14 @@ def layerwise_weighted_sum(
     for layer, own in zip(layers, weights, strict=True):
         for place in layer.slices:
             merged[place] = weighted_sum(rows[:, place], own)
-    return _with_largest_counters(merged, rows, layout)
-
-
-def _with_largest_counters(merged: Tensor, rows: Tensor, layout: Layout) -> Tensor:
-    """Fill in the integer buffers."""
-    counters = layout.extent(Kind.INTEGER_BUFFER)
-    if counters.start != counters.stop:
-        merged[counters] = rows[:, counters].amax(dim=0)
-    return merged
+    return merge_buffers(merged, rows, layout=layout)
 
 
 def step_towards(weights: Tensor, mean: Tensor, *, rate: float, layout: Layout) -> Tensor:
-    """Move the parameters from `weights` by rate * (mean - weights); 1 gives the mean to the last bit.
+    """Move the parameters from `weights` by rate * (mean - weights); rate 1 gives the mean to the last bit.
 
-    Buffers are taken from the mean whatever the rate is: a variance moved past the clients' own could
-    become negative, and a fraction of a count means nothing.
+    Buffers are those of the mean whatever the rate: a variance moved past the clients' own could become
+    negative.
     """
     moved = mean.clone()
     trained = layout.extent(Kind.PARAMETER)

@@ -1,7 +1,7 @@
 """Blocked passes over the clients-by-parameters matrix: a few columns of all clients at a time.
 
-A block is brought to float64 in a buffer that fits a core's own cache, so that the matrix is read once, is
-never in memory twice, and sums do not depend on the width of the blocks beyond a float64's last bits.
+A block is converted to float64 in a buffer that fits a core's private cache. So the matrix is read once and
+never copied as a whole, and sums depend on the block width only in the last bits of a float64.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import torch
 from torch import Tensor
 
 BLOCK_BYTES = 1_120_000
-"""Size of a float64 block: half the second-level cache of a core, beside the float32 that streams in."""
+"""Size of a float64 block: half the second-level cache of a core, next to the float32 that streams in."""
 LINE = 8
-"""Columns of float64 in a line of cache."""
+"""Columns of float64 in a cache line."""
 
 
 def block_width(clients: int, *, block_bytes: int = BLOCK_BYTES) -> int:
-    """How many columns of that many clients make a block: an odd number of cache lines.
+    """Return the number of columns per block: an odd number of cache lines.
 
-    With an even one, above all a power of two, the rows of a block compete for the same places in the cache.
+    With an even one, above all a power of two, the rows of a block compete for the same cache sets.
     """
     lines = block_bytes // (8 * LINE * max(clients, 1))
     return LINE * max(1, lines - 1 + lines % 2)
 
 
 def block_slices(extent: slice, width: int) -> Iterator[slice]:
-    """Cut a part of the state into slices of at most `width` columns."""
+    """Split a part of the state into slices of at most `width` columns."""
     for start in range(extent.start, extent.stop, width):
         yield slice(start, min(start + width, extent.stop))
 
@@ -37,7 +37,7 @@ def difference_blocks(
 ) -> Iterator[tuple[slice, Tensor]]:
     """Yield (columns, w_k - reference of all clients there) in float64.
 
-    Every block lies in the same buffer: use it before asking for the next.
+    All blocks share one buffer: use a block before requesting the next.
     """
     width = width or block_width(len(rows))
     buffer = torch.empty(len(rows), min(width, max(extent.stop - extent.start, 1)), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""How far each client's layers lie from the clients' mean: a blocked direct pass, without cancellation.
+"""Distances between clients per layer, by a blocked direct pass without cancellation, and weights from them.
 
 Distances come from differences to one client's weights, never from products of raw weights: where clients
 differ by 0.1 %, a Gram matrix of raw float32 weights is wrong by up to 73 %.
@@ -21,13 +21,13 @@ from unseen.models import Layout
 DistanceMetric = Literal["l2", "l1", "cosine"]
 
 PARALLEL = 1e-13
-"""Squared sine of an angle that rounding alone can make."""
+"""Squared sine of an angle that rounding alone can produce."""
 
 
 class LayerDistances(NamedTuple):
     """Distances of every client to the clients' mean.
 
-    layers  what the rows of `values` stand for
+    layers  the rows of `values`
     values  float64 (layers x clients)
     """
 
@@ -43,12 +43,12 @@ def layer_distances(
     grouping: Grouping = "tensor",
     width: int | None = None,
 ) -> LayerDistances:
-    """Distance of every client's layer to the mean of the clients' layers, avg_l = mean_k w_{k,l}.
+    """Compute the distance of every client's layer to the mean of the clients, avg_l = mean_k w_{k,l}.
 
     metric    l2: ||w_k - avg||_2; l1: ||w_k - avg||_1; cosine: 1 - cos(w_k, avg), where a zero vector is at
               distance 0 from a zero vector and 1 from any other
     grouping  what a layer is, see `split_layers`
-    width     columns of a block; chosen by the number of clients unless given
+    width     columns per block; None = chosen by the number of clients
 
     Identical clients are at distance 0 exactly.
     """
@@ -65,7 +65,7 @@ def layer_distances(
 
 
 def _square_sum(rows: Tensor, layer: Layer, width: int | None) -> Tensor:
-    """Sum of (w_k - avg)^2 over a layer, for every client."""
+    """Sum (w_k - avg)^2 over a layer, per client."""
     total = torch.zeros(len(rows), dtype=torch.float64)
     for _, _, centred in _centred_blocks(rows, layer, width):
         total += torch.linalg.vector_norm(centred, dim=1).square_()
@@ -73,7 +73,7 @@ def _square_sum(rows: Tensor, layer: Layer, width: int | None) -> Tensor:
 
 
 def _absolute_sum(rows: Tensor, layer: Layer, width: int | None) -> Tensor:
-    """Sum of |w_k - avg| over a layer, for every client."""
+    """Sum |w_k - avg| over a layer, per client."""
     total = torch.zeros(len(rows), dtype=torch.float64)
     for _, _, centred in _centred_blocks(rows, layer, width):
         total += torch.linalg.vector_norm(centred, ord=1, dim=1)
@@ -81,7 +81,9 @@ def _absolute_sum(rows: Tensor, layer: Layer, width: int | None) -> Tensor:
 
 
 def _cosine_distance(rows: Tensor, layer: Layer, width: int | None) -> Tensor:
-    """1 - cos(avg + e_k, avg) from |avg|^2, avg.e_k and |e_k|^2, so that nearly parallel vectors keep digits.
+    """Compute 1 - cos(avg + e_k, avg) from |avg|^2, avg.e_k and |e_k|^2, which keeps digits.
+
+    Nearly parallel vectors would lose them otherwise.
 
     With |a|^2 |v|^2 - (a.v)^2 = |a|^2 |e|^2 - (a.e)^2 for v = a + e, the difference of two numbers near one
     becomes a quotient of small numbers. Vectors that are parallel up to rounding are at distance 0.
@@ -117,11 +119,11 @@ LayerWeighting = Literal["divergence", "similarity", "average"]
 
 
 def divergence_weights(distances: Tensor, strategy: LayerWeighting = "divergence") -> Tensor:
-    """Turn distances to the mean (layers x clients) into weights that sum to one in every layer.
+    """Turn distances to the mean (layers x clients) into weights that sum to one per layer (CSAC, eq. 4).
 
     divergence  p_k = dist_k / sum_j dist_j: a client far from the mean counts more (eq. 4)
     similarity  p_k = (1 / dist_k) / sum_j (1 / dist_j): a client near the mean counts more; clients exactly
-                at the mean share everything
+                at the mean share the whole weight
     average     p_k = 1 / K (eq. 3)
 
     Where all distances of a layer are zero the weights are uniform.
@@ -138,20 +140,23 @@ def divergence_weights(distances: Tensor, strategy: LayerWeighting = "divergence
 
 
 def _relative_to_largest(distances: Tensor) -> Tensor:
-    """Scale to [0, 1], so that neither tiny nor huge distances leave the range of numbers."""
+    """Scale to [0, 1], so that neither tiny nor huge distances underflow or overflow."""
     largest = distances.amax(dim=1, keepdim=True)
     return torch.where(largest > 0, distances / largest, 0.0)
 
 
 def _inverse(distances: Tensor) -> Tensor:
-    """Nearest client 1, the others smallest / own distance."""
+    """Scale inverse distances so that the nearest client has 1."""
     smallest = distances.amin(dim=1, keepdim=True)
     at_the_mean = (distances == 0).double()
     return torch.where(smallest > 0, smallest / distances, at_the_mean)
 
 
 class PairDistances(NamedTuple):
-    """Root mean square distance of two clients' layers, over all pairs of a kind; None without a pair."""
+    """Root mean square distance of two clients' layers, within and between domains (CSAC, figure 4).
+
+    None where there is no such pair.
+    """
 
     layers: tuple[str, ...]
     same_domain: tuple[float | None, ...]
@@ -159,12 +164,14 @@ class PairDistances(NamedTuple):
 
 
 def pair_distances(rows: Tensor, domains: Sequence[str | None], layers: Sequence[Layer]) -> PairDistances:
-    """Distances between clients of the same domain and between clients of different ones.
+    """Compute distances between clients of the same domain and between clients of different domains.
 
-    domains  each client's domain; None for a client that holds several, which is left out
+    One pass over the clients serves any number of them: no pair is computed separately.
+
+    domains  each client's domain; None for a client with several, which is left out
 
     Sums over pairs follow from sums over clients: sum |w_i - w_j|^2 = n sum |w_i|^2 - |sum w_i|^2, here of
-    differences to one client's weights, so that large weights that differ little lose no digits.
+    differences to one client's weights, so that large weights with small differences lose no digits.
     """
     pure = [place for place, domain in enumerate(domains) if domain is not None]
     members = rows if len(pure) == len(rows) else rows[pure]
@@ -184,7 +191,7 @@ def pair_distances(rows: Tensor, domains: Sequence[str | None], layers: Sequence
 
 
 def _pair_sums(rows: Tensor, groups: Tensor, layer: Layer) -> list[float]:
-    """For every group (a row of ones and zeros), the sum of squared distances over its pairs."""
+    """Sum the squared distances over the pairs of every group (a row of ones and zeros)."""
     squares = torch.zeros(len(rows), dtype=torch.float64)
     of_sums = torch.zeros(len(groups), dtype=torch.float64)
     for extent in layer.slices:

@@ -1,4 +1,9 @@
-"""The Gram matrix of the clients' moves: all that sequential vector algorithms need to know of them."""
+"""Gradient surgery (PPDG, PCGrad) and sign agreement on the clients' updates g_k = w_k - w.
+
+Every vector that PPDG or PCGrad computes is a linear combination of the K client vectors. So the algorithms
+run on K coefficient vectors with inner products from the Gram matrix, and touch the parameters twice: once
+for the Gram matrix and once for the final weighted sum.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +24,9 @@ from unseen.seeding import torch_generator
 
 
 def gram(rows: Tensor, reference: Tensor, extent: slice, *, width: int | None = None) -> Tensor:
-    """Inner products <w_i - w, w_j - w> over a part of the state: float64 (clients x clients), symmetric.
+    """Compute <w_i - w, w_j - w> over a part of the state: float64 (clients x clients), symmetric.
 
-    One blocked pass; beside the result itself it holds one block whatever the number of columns.
+    One blocked pass, whose memory is one block whatever the number of columns.
     """
     products = torch.zeros(len(rows), len(rows), dtype=torch.float64)
     for _, block in difference_blocks(rows, reference, extent, width=width):
@@ -30,14 +35,14 @@ def gram(rows: Tensor, reference: Tensor, extent: slice, *, width: int | None = 
 
 
 def cosines(gram: Tensor) -> Tensor:
-    """Cosines between vectors from their Gram matrix; a zero vector has cosine 0 with every other."""
+    """Compute cosines between vectors from their Gram matrix; a zero vector has cosine 0 with all others."""
     lengths = gram.diagonal().clamp(min=0).sqrt()
     inverse = torch.where(lengths > 0, 1 / lengths, 0.0)
     return (gram * inverse[:, None] * inverse).clamp_(-1, 1)
 
 
 class SignAgreement(NamedTuple):
-    """What the signs of w_k - w say of every coordinate; coordinates in neither mask are in conflict.
+    """Agreement of the signs of w_k - w per coordinate; coordinates in neither mask are in conflict.
 
     agree    all clients moved it the same way
     unmoved  no client moved it (a frozen parameter, a dead unit)
@@ -48,12 +53,12 @@ class SignAgreement(NamedTuple):
 
     @property
     def conflict(self) -> Tensor:
-        """Coordinates that some client moved and on which not all agree."""
+        """Mask of the coordinates that some client moved and on which not all agree."""
         return ~(self.agree | self.unmoved)
 
     @property
     def fraction(self) -> float:
-        """Agreeing share of the coordinates that were moved at all; 1 if none was."""
+        """Agreeing fraction of the coordinates that any client moved; 1 if none did."""
         moved = len(self.agree) - int(self.unmoved.sum())
         return int(self.agree.sum()) / moved if moved else 1.0
 
@@ -61,10 +66,10 @@ class SignAgreement(NamedTuple):
 def sign_agreement(
     rows: Tensor, reference: Tensor, extent: slice, *, width: int | None = None
 ) -> SignAgreement:
-    """Compare the signs of all clients' moves over a part of the state, in one blocked pass.
+    """Compare the signs of all clients' updates over a part of the state, in one blocked pass.
 
-    A client that left a coordinate where it was disagrees with one that moved it. No difference is formed:
-    all signs are positive where even the smallest value lies above the reference.
+    A client that did not change a coordinate disagrees with one that did. No difference is computed: all
+    signs are positive where even the smallest value is above the reference.
     """
     size = extent.stop - extent.start
     agree, unmoved = torch.empty(size, dtype=torch.bool), torch.empty(size, dtype=torch.bool)
@@ -78,15 +83,15 @@ def sign_agreement(
 
 
 LARGEST_RECORDED_MATRIX = 32
-"""Up to this many clients the cosine matrix of a round goes into the records."""
+"""Up to this many clients, records contain the round's cosine matrix."""
 
 
 @dataclass(frozen=True)
 class VisitOrder:
-    """In which order clients are modified, and in which order each meets the others.
+    """Order in which clients are modified, and in which each meets the others.
 
     clients   positions (clients)
-    partners  positions (clients x clients): the row of a client lists whom it meets; itself is passed over
+    partners  positions (clients x clients): the row of a client lists whom it meets; itself is skipped
     """
 
     clients: NDArray[np.int64]
@@ -95,11 +100,11 @@ class VisitOrder:
 
 @dataclass(frozen=True)
 class SurgeryResult:
-    """The outcome of an algorithm in coefficient space.
+    """Result of an algorithm in coefficient space.
 
     coefficients  float64 (clients x clients): row i is the i-th modified vector, sum_k c_ik g_k
     conflicts     pairs of clients with a negative inner product before any change
-    steps         how many changes were made
+    steps         number of changes made
     cosines       float64 (clients x clients): cosines before any change
     """
 
@@ -109,9 +114,9 @@ class SurgeryResult:
     cosines: Tensor
 
     def diagnostics(self, *, steps: str) -> dict[str, Any]:
-        """What a round's record says of it, with the steps under the name that the method gives them.
+        """Build the entries of a round's record, with the number of steps under the method's own key.
 
-        The cosine matrix is there only for a moderate number of clients.
+        The cosine matrix is included only for a moderate number of clients.
         """
         number = len(self.cosines)
         pairs = max(number * (number - 1), 1)
@@ -126,7 +131,7 @@ class SurgeryResult:
 
 
 def draw_visit_order(names: Sequence[str], generator: torch.Generator) -> VisitOrder:
-    """Draw an order that depends on the clients' names only, not on how the rows happen to be sorted."""
+    """Draw an order that depends on the clients' names only, not on the order of the rows."""
     place = np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
     clients = place[torch.randperm(len(names), generator=generator).numpy()]
     partners = np.empty((len(names), len(names)), dtype=np.int64)
@@ -138,11 +143,11 @@ def draw_visit_order(names: Sequence[str], generator: torch.Generator) -> VisitO
 def align_conflicts(
     gram: Tensor, *, strength: float, order: VisitOrder, always: bool = False
 ) -> SurgeryResult:
-    """PPDG, algorithm 1: where <g^_i, g^_j> < 0, move g^_i towards g^_j by 2 lambda (g^_j - g^_i).
+    """Run PPDG's algorithm 1: where <g^_i, g^_j> < 0, move g^_i towards g^_j by 2 lambda (g^_j - g^_i).
 
-    Both are the vectors as they stand at that moment, changed ones included.
+    Both are the current vectors, already changed ones included.
 
-    always  move without asking for a conflict (the ablation of the paper's table 6)
+    always  move without checking for a conflict (the ablation of the paper's table 6)
     """
     products = gram.numpy()
     now = products.copy()
@@ -161,9 +166,9 @@ def align_conflicts(
 
 
 def project_conflicts(gram: Tensor, *, order: VisitOrder) -> SurgeryResult:
-    """PCGrad, algorithm 1: where <g^_i, g_j> < 0, take from g^_i its part along the original g_j.
+    """Run PCGrad's algorithm 1: where <g^_i, g_j> < 0, remove from g^_i its component along the original g_j.
 
-    The modified vectors do not meet one another, so all clients take their n-th partner at the same time.
+    Modified vectors never meet one another, so all clients process their n-th partner at the same time.
     """
     products = gram.numpy()
     everyone = np.arange(len(products))
@@ -182,7 +187,7 @@ def project_conflicts(gram: Tensor, *, order: VisitOrder) -> SurgeryResult:
 
 
 def _surgery(gram: Tensor, coefficients: NDArray[np.float64], steps: int) -> SurgeryResult:
-    """Put an outcome together with what the vectors were like before."""
+    """Combine coefficients with the statistics of the vectors before surgery."""
     conflicts = int((gram < 0).triu(diagonal=1).sum())
     return SurgeryResult(torch.from_numpy(coefficients), conflicts, steps, cosines(gram))
 
@@ -194,56 +199,56 @@ class Operation(Protocol):
     """An algorithm in coefficient space, such as `align_conflicts`."""
 
     def __call__(self, gram: Tensor, *, order: VisitOrder) -> SurgeryResult:
-        """Operate on vectors of which only the inner products are known."""
+        """Modify vectors of which only the inner products are known."""
 
 
 @dataclass(frozen=True)
 class GradientSurgery:
-    """A server's step that knows of the updates only their Gram matrix: a method's whole server half.
+    """A method's server half that depends on the updates only through their Gram matrix.
 
-    name  stands for the operation in the records, and in the name of the generator that draws the order
+    name  of the operation in the records and in the purpose of the generator that draws the order
     """
 
     operation: Operation
     name: str
     reduction: Reduction = "mean"
 
-    def operate(self, gram: Tensor, clients: Sequence[str], *, seed: int, round: int) -> SurgeryResult:
+    def run(self, gram: Tensor, clients: Sequence[str], *, seed: int, round: int) -> SurgeryResult:
         """Run the operation in this round's random order."""
         generator = torch_generator(seed, f"order of {self.name}", "server", round)
         return self.operation(gram, order=draw_visit_order(clients, generator))
 
     def coefficients(self, outcome: SurgeryResult) -> Tensor:
-        """By how much each client's update counts in the global step."""
+        """Compute the coefficient of each client's update in the global step."""
         total = outcome.coefficients.sum(dim=0)
         return total / len(total) if self.reduction == "mean" else total
 
     @property
     def steps(self) -> str:
-        """The name of the number of changes in the records."""
+        """Key of the number of changes in the records."""
         return f"{self.name}_steps"
 
 
 @dataclass(frozen=True)
 class CombinedUpdates(Updates):
-    """The surgery was made where the server could not look: the one row is its outcome.
+    """Updates combined by surgery under encryption: the only row is the result.
 
-    told  what the server was told of it, for the records
+    summary  what the server learned about it, for the records
     """
 
-    told: Mapping[str, Any] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(default_factory=dict)
 
 
-def apply_surgery(work: ServerWork, plan: GradientSurgery) -> Tensor:
+def apply_surgery(work: ServerWork, surgery: GradientSurgery) -> Tensor:
     """Modify the updates g_k = w_k - w in random order, and step by the mean (or sum) of the results.
 
-    The operation sees the parameters alone; batch-norm statistics are averaged.
+    The operation sees only the parameters; batch-norm statistics are averaged.
     """
     updates = work.updates
     if isinstance(updates, CombinedUpdates):
-        work.diagnostics.update(updates.told)
+        work.diagnostics.update(updates.summary)
         return updates.rows[0].clone()
     products = gram(updates.rows, work.weights, updates.layout.extent(Kind.PARAMETER))
-    outcome = plan.operate(products, updates.clients, seed=work.seed, round=work.round)
-    work.diagnostics.update(outcome.diagnostics(steps=plan.steps))
-    return combine_clients(updates.rows, work.weights, plan.coefficients(outcome), layout=updates.layout)
+    outcome = surgery.run(products, updates.clients, seed=work.seed, round=work.round)
+    work.diagnostics.update(outcome.diagnostics(steps=surgery.steps))
+    return combine_clients(updates.rows, work.weights, surgery.coefficients(outcome), layout=updates.layout)

@@ -1,4 +1,4 @@
-"""What a layer is when clients are compared and merged layer by layer: one tensor, or one module."""
+"""Layers of a flat state, for comparing and averaging clients per layer: one tensor, or one module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_RECORDED_LAYERS = 24
 
 @dataclass(frozen=True)
 class Layer:
-    """A named part of the state; a module's tensors may lie in several places."""
+    """A named part of the state; the tensors of a module may be in several places."""
 
     name: str
     slices: tuple[slice, ...]
@@ -26,7 +26,7 @@ def split_layers(layout: Layout, grouping: Grouping = "tensor") -> tuple[Layer, 
     """List the layers of a state: every named tensor, or every module with its own tensors together.
 
     Batch-norm statistics belong to layers; integer buffers (batch counters) belong to none, since a distance
-    or a fraction of a count means nothing. A tensor that stands outside of any module is a layer of its own.
+    or a fraction of a count has no meaning. A tensor outside of any module is a separate layer.
     """
     places: dict[str, list[slice]] = {}
     for entry in layout.entries:
@@ -38,7 +38,7 @@ def split_layers(layout: Layout, grouping: Grouping = "tensor") -> tuple[Layer, 
 
 
 def select_recorded_layers(layers: Sequence[Layer], layout: Layout) -> list[int]:
-    """Which layers the records show: those with a kernel or matrix, evenly thinned out in deep networks."""
+    """Choose the layers that records show: those with a kernel or matrix, a subsample in deep networks."""
     large = {entry.start for entry in layout.entries if len(entry.shape) > 1}
     found = [
         number for number, layer in enumerate(layers) if any(place.start in large for place in layer.slices)

@@ -1,4 +1,4 @@
-"""What the server sees of a round: one row a client, and arithmetic on all rows at once."""
+"""What the server gets of a round: the clients' updates, one row per client."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Updates:
 
     rows     float32 (clients x state): every client's whole state after its local work
     samples  float64 (clients): how many training samples each holds
-    steps    float64 (clients): how many optimiser steps each took
-    extras   what each sent beside its state
+    steps    float64 (clients): how many optimizer steps each took
+    extras   what each sent in addition to its state
     """
 
     clients: tuple[str, ...]
@@ -35,13 +35,13 @@ class Updates:
         return len(self.clients)
 
     def mean(self, weights: Tensor) -> Tensor:
-        """Weighted mean of the clients' states (see `weighted_mean` for what becomes of buffers)."""
+        """Average the clients' states; `averaging` states the policy for buffers."""
         return weighted_mean(self.rows, weights, layout=self.layout)
 
 
 @dataclass(frozen=True)
 class SummedUpdates(Updates):
-    """Only the weighted mean of the clients' states is known: it stands as the one row.
+    """Updates of which only the weighted mean of the clients' states is known, as the only row.
 
     `samples` is the sum over the clients, `extras` their mean or sum, as the method declares.
     """
@@ -49,7 +49,7 @@ class SummedUpdates(Updates):
     uniform: bool = False
 
     def mean(self, weights: Tensor) -> Tensor:
-        """The mean; it was taken with the weights that the method declared, and no others can be had."""
+        """Return the mean, taken with the weights that the method declares; refuse other weights."""
         expected = torch.ones_like(self.samples) if self.uniform else self.samples
         if not torch.equal(weights, expected):
             raise ValueError(
@@ -61,13 +61,13 @@ class SummedUpdates(Updates):
 
 @dataclass
 class ServerWork:
-    """Everything a server half may use.
+    """Everything a method's server half may use.
 
-    rounds       how many rounds the run has, for what changes over them; none = not known
+    rounds       number of rounds of the run, for schedules over rounds; None = unknown
     weights      the global state before this round
-    state        the server's own memory, kept from round to round
-    population   how many clients the federation has, those of this round or not; 0 = not told
-    diagnostics  filled by the method with numbers that show what it did, for the records
+    state        the server's own state, kept across rounds
+    population   number of clients in the federation, in this round or not; 0 = unknown
+    diagnostics  numbers that the method adds to the round's record
     """
 
     round: int

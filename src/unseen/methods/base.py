@@ -8,12 +8,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from torch import Tensor, nn
 
 from unseen.aggregation import GradientSurgery, Reduction, ServerWork, Weighting
-from unseen.hparams import Settings, make_settings
+from unseen.hparams import Configurable, Settings
 from unseen.models import Network
 from unseen.privacy import MethodTraits
 from unseen.registry import Registry
@@ -38,7 +38,7 @@ class Paper:
     url: str = ""
 
 
-class Method(ABC, Generic[S]):
+class Method(Configurable[S], ABC):
     """The client half and the server half of a method, and the traits that engines and protections ask for.
 
     name                      what `--method` takes
@@ -69,9 +69,6 @@ class Method(ABC, Generic[S]):
     in_state: tuple[str, ...] = ("model weights",)
     merges: ClassVar[Mapping[str, Reduction]] = {}
     beyond_losses: str | None = None
-
-    def __init__(self, settings: S) -> None:
-        self.settings = settings
 
     @property
     def weighting(self) -> Weighting:
@@ -106,15 +103,6 @@ class Method(ABC, Generic[S]):
             surgery=self.surgery,
             beyond_losses=beyond,
         )
-
-    @classmethod
-    def settings_type(cls) -> type[S]:
-        """The dataclass given as the class's type argument: `class X(Method[XSettings])`."""
-        for base in getattr(cls, "__orig_bases__", ()):
-            for argument in get_args(base):
-                if isinstance(argument, type) and issubclass(argument, Settings):
-                    return cast(type[S], argument)
-        return cast(type[S], Settings)
 
     def build(self, network: Network, *, seed: int) -> nn.Module:
         """Make the module that clients train and send; by default the network itself.
@@ -178,4 +166,4 @@ def register(method: type[Method[Any]]) -> type[Method[Any]]:
 def make_method(name: str, settings: Mapping[str, Any] | None = None) -> Method[Any]:
     """Make a method by name with its settings checked."""
     kind = METHODS[name]
-    return kind(make_settings(kind.settings_type(), settings or {}, owner=f"method {name!r}"))
+    return kind.from_settings(settings or {}, owner=f"method {name!r}")

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights
+from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights, without_counters
 from unseen.hparams import Settings, setting
 from unseen.methods.base import Method, Paper, register
-from unseen.models import Kind, Layout, Network
+from unseen.models import Layout, Network
 from unseen.training import ClientWork, Update
 
 KEPT = "batch norm"
@@ -84,7 +84,7 @@ class FedBN(Method[FedBNSettings]):
             work.state[KEPT] = own
         if not self.settings.share_statistics:
             update.weights[kept] = received
-        numbers = (kept < _first_counter(work.flat.layout)).to(own.device)
+        numbers = (kept < without_counters(work.flat.layout).stop).to(own.device)
         distance = float((own - received)[numbers].norm() / received[numbers].norm().clamp(min=1e-12))
         return replace(update, diagnostics={"batch_norm_distance": distance})
 
@@ -112,8 +112,3 @@ def batch_norm_positions(module: nn.Module) -> Tensor:
         if entry.name.rpartition(".")[0] in owners
     ]
     return torch.cat([torch.empty(0, dtype=torch.int64), *places])
-
-
-def _first_counter(layout: Layout) -> int:
-    """Where batch counters begin, which lie last and would drown every other distance."""
-    return max(entry.stop for entry in layout.entries if entry.kind is not Kind.INTEGER_BUFFER)

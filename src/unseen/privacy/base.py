@@ -9,12 +9,12 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast, get_args
+from typing import Any, ClassVar, Self, TypeVar
 
 from torch import Tensor
 
 from unseen.errors import UnseenError
-from unseen.hparams import Settings, make_settings
+from unseen.hparams import Configurable, Settings
 from unseen.privacy.context import (
     ClientContext,
     Message,
@@ -32,7 +32,7 @@ from unseen.training import ClientWork, Update, reason_to_reject
 S = TypeVar("S", bound=Settings)
 
 
-class Protection(Generic[S]):
+class Protection(Configurable[S]):
     """Every call has a default that changes nothing, so that a protection overrides only what it does.
 
     A round goes: `begin` (server), then for each client `before_training`, the method's client half and
@@ -53,18 +53,6 @@ class Protection(Generic[S]):
     sends: tuple[str, ...] = ()
     seals: ClassVar[bool] = False
     draws_clients: ClassVar[bool] = False
-
-    def __init__(self, settings: S) -> None:
-        self.settings = settings
-
-    @classmethod
-    def settings_type(cls) -> type[S]:
-        """The dataclass given as the class's type argument: `class X(Protection[XSettings])`."""
-        for base in getattr(cls, "__orig_bases__", ()):
-            for argument in get_args(base):
-                if isinstance(argument, type) and issubclass(argument, Settings):
-                    return cast(type[S], argument)
-        return cast(type[S], Settings)
 
     # before the run
 
@@ -160,7 +148,7 @@ def register_protection(protection: type[Protection[Any]]) -> type[Protection[An
 def make_protection(name: str, settings: Mapping[str, Any] | None = None) -> Protection[Any]:
     """Make a protection by name with its settings checked."""
     kind = PROTECTIONS[name]
-    return kind(make_settings(kind.settings_type(), settings or {}, owner=f"protection {name!r}"))
+    return kind.from_settings(settings or {}, owner=f"protection {name!r}")
 
 
 @register_protection

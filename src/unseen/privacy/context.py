@@ -46,6 +46,11 @@ class MethodTraits:
     beyond_losses: str = "it does not say that it uses samples only by the loss that each has alone"
 
     @property
+    def buffer_weighting(self) -> Weighting:
+        """Weights of the clients in the mean of float buffers: equal under surgery, see `combine_clients`."""
+        return self.weighting if self.surgery is None else "uniform"
+
+    @property
     def beside_state(self) -> tuple[str, ...]:
         """The kinds of values that travel as `Update.extras`."""
         return tuple(kind for kind in self.sends if kind not in (*self.in_state, SAMPLES))

@@ -16,6 +16,7 @@ from unseen.aggregation import (
     GradientSurgery,
     SummedUpdates,
     client_weights,
+    largest_counters,
     normalize_weights,
 )
 from unseen.errors import UnseenError
@@ -122,7 +123,7 @@ def surgery_decisions(
     matrix: Tensor, plan: GradientSurgery, names: tuple[str, ...], side: ClientContext
 ) -> Message:
     """Run the method's algorithm on the decrypted matrix."""
-    outcome = plan.operate(matrix, names, seed=side.seed, round=side.round)
+    outcome = plan.run(matrix, names, seed=side.seed, round=side.round)
     coefficients = (plan.coefficients(outcome) / _DIGITS).round() * _DIGITS
     return {COEFFICIENTS: coefficients, DECISIONS: torch.tensor([outcome.conflicts, outcome.steps])}
 
@@ -172,9 +173,7 @@ class EncryptedRound:
             self.process.run(EncryptedServer.take, client, parts)
         sizes = torch.stack([update.extras[MAGNITUDES] for _, update in self.received])
         plan, told = self.side.method.surgery, dict[str, Any]()
-        equal = normalize_weights(
-            client_weights(self.samples, self.side.method.weighting if plan is None else "uniform")
-        )
+        equal = normalize_weights(client_weights(self.samples, self.side.method.buffer_weighting))
         shares = equal if plan is None else self._decided(plan, sizes[:, 0], told)
         both = [
             rescale_factors(self._by_client(share), self._by_client(size))
@@ -219,9 +218,8 @@ class EncryptedRound:
         state[division.parameters] += mean[:parameters]
         state[division.statistics] += mean[parameters:-1]
         if division.counters.stop > division.counters.start:
-            state[division.counters] = torch.stack([update.extras[COUNTERS] for update in updates]).amax(
-                dim=0
-            )
+            sent = torch.stack([update.extras[COUNTERS] for update in updates])
+            state[division.counters] = largest_counters(sent)
         common: dict[str, Any] = {
             "clients": self.clients,
             "rows": state[None],
@@ -234,7 +232,7 @@ class EncryptedRound:
         return RoundUpdates(
             updates=SummedUpdates(**common, uniform=side.method.weighting == "uniform")
             if side.method.surgery is None
-            else CombinedUpdates(**common, told=told),
+            else CombinedUpdates(**common, summary=told),
             loss=float(mean[-1]) * weight / float(self.samples.sum()),
             seen=sum(update.seen for update in updates),
         )

@@ -110,7 +110,7 @@ class CiphertextLayout:
 
 def statistics_weight(samples: int, method: MethodTraits) -> float:
     """By what a client's statistics count in their mean."""
-    return float(samples) if method.surgery is None and method.weighting == "samples" else 1.0
+    return float(samples) if method.buffer_weighting == "samples" else 1.0
 
 
 def encrypt_update(

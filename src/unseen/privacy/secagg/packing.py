@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from unseen.aggregation import SummedUpdates
-from unseen.models import Kind, Layout
+from unseen.aggregation import SummedUpdates, mean_from_sum, scale_for_sum
+from unseen.models import Layout
 from unseen.privacy.context import MethodTraits, RoundUpdates
 from unseen.privacy.secagg.fixed_point import Real
 from unseen.training import Update
@@ -25,8 +25,7 @@ def pack_update(update: Update, method: MethodTraits, layout: Layout) -> tuple[R
     """An update's numbers ready to be added up, and what stands behind the state among them."""
     weight = float(update.samples) if method.weighting == "samples" else 1.0
     plain = update.weights.detach().cpu().double().numpy()
-    state, counters = plain * weight, layout.extent(Kind.INTEGER_BUFFER)
-    state[counters] = plain[counters]
+    state = scale_for_sum(plain, weight, layout=layout)
     parts = [np.array([1.0, weight, weight * update.loss, update.seen, update.steps]), state]
     contents = []
     for kind, value in update.extras.items():
@@ -52,9 +51,7 @@ def unpack_sum(
     Integer buffers (batch counters) become the rounded mean: their largest value no sum can tell.
     """
     count, weight, loss, seen, steps = total[:HEAD]
-    state = total[HEAD : HEAD + layout.size] / weight
-    counters = layout.extent(Kind.INTEGER_BUFFER)
-    state[counters] = np.rint(state[counters] * weight / count)
+    state = mean_from_sum(total[HEAD : HEAD + layout.size], weight=weight, clients=count, layout=layout)
     extras, place = {}, HEAD + layout.size
     for entry in contents:
         size = int(np.prod(entry["shape"], dtype=np.int64))
