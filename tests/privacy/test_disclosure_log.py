@@ -8,7 +8,7 @@ import pytest
 
 import unseen
 from unseen.privacy import DisclosureEntry, DisclosureLog, sum_bytes_by_sender, sum_disclosures
-from unseen.report.disclosure_section import departures_section
+from unseen.report.run_page import run_page
 from unseen.runs.reader import read_run
 
 OPTIONS = {"hold_out": "75", "rounds": 2, "batches_per_epoch": 2, "workers": 1}
@@ -117,11 +117,11 @@ def test_clients_that_are_not_listed_are_counted():
 
 
 def test_the_page_says_it_in_words(folder):
-    page = departures_section(read_run(folder))
+    page = run_page(read_run(folder)).split("<h2>What left the clients</h2>")[1]
     assert "whoever runs the server can read each client" in page
     for words in ("change of the control variate", "example images", "not protected", "records.jsonl"):
         assert words in page
-    assert "Sums of each of 6 senders" in page
+    assert "Totals of each of 6 senders" in page
 
 
 def test_pages_of_older_runs_keep_their_list(folder, tmp_path):
@@ -130,5 +130,5 @@ def test_pages_of_older_runs_keep_their_list(folder, tmp_path):
     for name in ("config.toml", "records.jsonl"):
         (old / name).write_bytes((folder / name).read_bytes())
     (old / "result.json").write_text(json.dumps({"privacy": ["model weights", "<b>"]}))
-    page = departures_section(read_run(old))
+    page = run_page(read_run(old)).split("<h2>What left the clients</h2>")[1]
     assert "these kinds of values left" in page and "&lt;b&gt;" in page

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from unseen.config import RunConfig
 from unseen.report.charts import downsample, round_ticks
-from unseen.report.command import train_command
 from unseen.report.formatting import (
     HELD_OUT_MARK,
     format_bytes,
@@ -24,6 +23,7 @@ from unseen.report.formatting import (
     shorten_names,
 )
 from unseen.report.markup import Markup, esc, tag
+from unseen.report.sections import train_command
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_the_headline_says_it_in_plain_words(make_run: MakeRun) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"finished": False, "rounds": 5}, "unfinished after 5 rounds, stands at"),
+        ({"finished": False, "rounds": 5}, "unfinished after 5 rounds, is at"),
         ({"held_out": []}, "none was held out"),
         ({"held_out": ["0", "15"]}, "‘0’ and ‘15’, domains that took no part"),
         ({"task": "regression"}, "reached Pearson r "),
@@ -160,7 +160,7 @@ def test_an_unfinished_run_says_so_and_shows_its_curves(make_run: MakeRun) -> No
     page = page_of(make_run(finished=False))
     assert "This run is unfinished" in page.text
     assert "chart-scores-1" in page.charts
-    assert "Result" not in page.text.split("Figures")[0].split("stands at")[1]
+    assert "Result" not in page.text.split("Figures")[0].split("is at")[1]
 
 
 def test_a_run_that_only_has_a_configuration_gets_a_page(tmp_path: Path) -> None:

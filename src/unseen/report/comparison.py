@@ -1,4 +1,4 @@
-"""Several runs on one page: one table, the held-out score over the rounds, links to each report."""
+"""The comparison page of several runs: one table, held-out scores over the rounds, links to each report."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from unseen.report.curves import MOST_LINES, curve_chart
 from unseen.report.figures import Figure
 from unseen.report.formatting import format_value, is_number, join_names, method_name
 from unseen.report.headline import target_value
-from unseen.report.markup import Markup, esc, join, section, table, tag
-from unseen.report.page import assemble, figure_markup, page_header
-from unseen.report.sections import ORACLE
+from unseen.report.page import DataTable, place_figures, render_page
+from unseen.report.sections import ORACLE_NOTE
 from unseen.report.tables import TEXT_COLUMNS, result_rows
 from unseen.runs.folder import RunFolder
 from unseen.runs.reader import Run, read_run
 from unseen.tasks import metric_label
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
+
     from unseen.report.charts import Panels
 
-CHANCE = "Each row is one run: with other seeds the numbers, and the order of close ones, can change."
+ONE_SEED_NOTE = "Each row is one run: with other seeds the numbers, and the order of close ones, can change."
 
 
 def write_comparison(folders: list[Path], out: Path) -> Path:
-    """Write one page that sets several runs side by side; return its path."""
+    """Write one page that compares several runs; return its path."""
     if not folders:
         raise UsageError("nothing to compare: give at least one run folder")
     write_text(out, comparison_page([read_run(folder) for folder in folders], base=out.parent))
@@ -38,35 +39,35 @@ def write_comparison(folders: list[Path], out: Path) -> Path:
 
 
 def comparison_page(runs: Sequence[Run], *, base: Path) -> str:
-    """The page; links are relative to `base`."""
+    """Render the page; links are relative to `base`."""
     names = run_labels(runs)
-    figures: list[Markup] = []
-    charts: dict[str, Any] = {}
+    figures: dict[str, Figure[Run]] = {}
+    drawn: dict[str, Panels] = {}
     for metric in dict.fromkeys(run.metric for run in runs):
-        figure: Figure[Run] = Figure(
-            f"Held-out {metric_label(metric)} over the rounds",
-            "Mean over the held-out domains of each run. Click a name to single it out.",
-            lambda _: {},
-            width="full",
-        )
         panels = _curves([(name, run) for name, run in zip(names, runs, strict=True) if run.metric == metric])
         if panels:
-            drawn, specs = figure_markup(f"comparison-{metric}", figure, panels)
-            figures.append(drawn)
-            charts |= specs
-    about = [*dict.fromkeys(str(run.facts.get("data", "")) for run in runs), f"{len(runs)} runs"]
-    body = join(
-        [
-            page_header("Comparison", _sentence(runs), about),
-            section("Results", _table(runs, base), tag("p", f"{CHANCE} {ORACLE}", class_="note")),
-            section("Figures", tag("div", *figures, class_="figures") if figures else ""),
-        ]
+            drawn[f"comparison-{metric}"] = panels
+            figures[f"comparison-{metric}"] = Figure(
+                f"Held-out {metric_label(metric)} over the rounds",
+                "Mean over the held-out domains of each run. Click a name to single it out.",
+                lambda _: {},
+                width="full",
+            )
+    places, charts = place_figures(figures, drawn)
+    return render_page(
+        "comparison.html.j2",
+        title=f"Unseen: {len(runs)} runs compared",
+        charts=charts,
+        headline=_sentence(runs),
+        about=[*dict.fromkeys(str(run.facts.get("data", "")) for run in runs), f"{len(runs)} runs"],
+        results=_table(runs, base),
+        results_note=f"{ONE_SEED_NOTE} {ORACLE_NOTE}",
+        figures=places,
     )
-    return assemble(title=f"Unseen: {len(runs)} runs compared", body=body, charts=charts)
 
 
 def run_labels(runs: Sequence[Run]) -> list[str]:
-    """A name for each run: its method, and whatever else tells the runs apart."""
+    """Name each run by its method and whatever else distinguishes the runs."""
     parts = [
         [
             method_name(run.facts.get("method", "run")),
@@ -85,16 +86,18 @@ def run_labels(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _table(runs: Sequence[Run], base: Path) -> Markup:
+def _table(runs: Sequence[Run], base: Path) -> DataTable:
+    from markupsafe import Markup, escape
+
     headers, rows = result_rows([run.facts for run in runs])
     linked: list[list[object]] = []
     for run, row in zip(runs, rows, strict=True):
-        state: list[object] = [] if run.finished else [tag("span", " (unfinished)", class_="hint")]
         report = RunFolder(run.folder).report
         target = quote(Path(os.path.relpath(report, base)).as_posix())
-        method = tag("a", row[0], href=target) if report.is_file() else esc(row[0])
-        linked.append([join([method, *state]), *row[1:]])
-    return table(headers, linked, text_columns=TEXT_COLUMNS)
+        method = Markup('<a href="{}">{}</a>').format(target, row[0]) if report.is_file() else escape(row[0])
+        state = "" if run.finished else Markup('<span class="hint"> (unfinished)</span>')
+        linked.append([method + state, *row[1:]])
+    return DataTable(headers, linked, text_columns=TEXT_COLUMNS)
 
 
 def _curves(named: list[tuple[str, Run]]) -> Panels:
@@ -120,18 +123,21 @@ def _target_rows(run: Run) -> list[dict[str, Any]]:
 
 
 def _sentence(runs: Sequence[Run]) -> Markup:
+    from markupsafe import Markup, escape
+
     scored = [(value, run) for run in runs if is_number(value := target_value(run))]
     alike = len({(run.metric, str(run.facts.get("data")), tuple(run.held_out)) for _, run in scored}) == 1
     methods = [run.facts.get("method") for _, run in scored]
     if not alike or len(set(methods)) != len(runs) or not scored[0][1].held_out:
-        return esc(f"{len(runs)} runs side by side")
+        return escape(f"{len(runs)} runs side by side")
     metric = scored[0][1].metric
     ranked = sorted(scored, key=lambda pair: pair[0], reverse=True)
-    told = [
-        join([method_name(run.facts.get("method")), " ", tag("strong", format_value(value, metric))])
+    scores = [
+        Markup("{} <strong>{}</strong>").format(
+            method_name(run.facts.get("method")), format_value(value, metric)
+        )
         for value, run in ranked[:4]
     ]
     unit = "" if metric == "accuracy" else f" ({metric_label(metric)})"
     held = join_names(ranked[0][1].held_out)
-    parts = [part for item in told for part in (item, ", ")][:-1]
-    return join([f"On {held}, which no run was trained on{unit}: ", *parts])
+    return escape(f"On {held}, which no run was trained on{unit}: ") + Markup(", ").join(scores)

@@ -1,8 +1,8 @@
-"""The top of the page: the result in one sentence of plain words, and the key numbers."""
+"""The top of a run's page: the result in one plain sentence, and the key numbers."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unseen.evaluation.selection import SELECTION_RULES, Oracle
 from unseen.report.formatting import (
@@ -14,48 +14,53 @@ from unseen.report.formatting import (
     join_names,
     method_name,
 )
-from unseen.report.markup import Markup, esc, join, tag, tile
+from unseen.report.page import Tile
 from unseen.runs.reader import Run
 from unseen.tasks import metric_label
 
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 def plain_headline(run: Run) -> str:
-    """The headline as bare text, for the window title."""
+    """Return the headline as bare text, for the window title."""
     return "".join(text for text, _ in _sentence(run))
 
 
 def headline(run: Run) -> Markup:
-    """The headline with its number set off."""
-    return join(tag("strong", text) if strong else esc(text) for text, strong in _sentence(run))
+    """Return the headline with its number set off."""
+    from markupsafe import Markup, escape
+
+    parts = (Markup("<strong>{}</strong>").format(t) if strong else escape(t) for t, strong in _sentence(run))
+    return Markup("").join(parts)
 
 
-def scores_now(run: Run) -> list[dict[str, Any]]:
-    """Scores per domain of the kept model, or of the latest evaluation while there is none."""
+def latest_scores(run: Run) -> list[dict[str, Any]]:
+    """Return scores per domain of the kept model, or of the latest evaluation while there is none."""
     found = run.final.get("scores") or (run.evaluations[-1].get("scores") if run.evaluations else [])
     return list(found or [])
 
 
 def target_value(run: Run) -> object:
-    """The headline metric on the held-out domains: of the result, else of the latest evaluation."""
+    """Return the primary metric on the held-out domains: of the result, else of the latest evaluation."""
     if run.result is not None:
         return _metrics(run, "target").get(run.metric)
-    targets = [score for score in scores_now(run) if score.get("split") == "target"]
+    targets = [score for score in latest_scores(run) if score.get("split") == "target"]
     values = [score["metrics"].get(run.metric) for score in targets]
     known = [value for value in values if isinstance(value, int | float)]
     return sum(known) / len(known) if known else None
 
 
-def tiles(run: Run) -> Markup:
-    """The key numbers."""
+def tiles(run: Run) -> list[Tile]:
+    """Return the key numbers."""
     name, facts = metric_label(run.metric), run.facts
     where = join_names(run.held_out, limit=2)
-    made: list[Markup] = []
+    made: list[Tile] = []
     if run.held_out:
         rule = _rule_hint(str(facts.get("selection"))) if run.finished else "latest evaluation"
         error = _metrics(run, "target").get("rmse")
         hint = "; ".join(filter(None, [f"RMSE {format_value(error)}" if error is not None else "", rule]))
         value = format_value(target_value(run), run.metric)
-        made.append(tile(f"{name} on {where}, held out", value, hint, hero=True))
+        made.append(Tile(f"{name} on {where}, held out", value, hint, hero=True))
     for key, label, hint in (
         ("target_oracle", Oracle.label, "best round on the held-out data itself"),
         ("source_validation", "source validation", "the sources’ own validation data"),
@@ -63,25 +68,25 @@ def tiles(run: Run) -> Markup:
     ):
         value = format_value(_metrics(run, key).get(run.metric), run.metric)
         if value != NOTHING:
-            made.append(tile(label, value, hint))
+            made.append(Tile(label, value, hint))
     made.append(_rounds_tile(run))
     seconds = facts.get("seconds") or sum(r.get("seconds") or 0 for r in run.rounds + run.evaluations)
     made.append(
-        tile("time", format_duration(seconds), f"{format_count(run.start.get('parameters'))} parameters")
+        Tile("time", format_duration(seconds), f"{format_count(run.start.get('parameters'))} parameters")
     )
     up = facts.get("bytes_up", sum(r.get("bytes_up") or 0 for r in run.rounds))
     down = facts.get("bytes_down", sum(r.get("bytes_down") or 0 for r in run.rounds))
-    made.append(tile("sent by clients", format_bytes(up), f"and {format_bytes(down)} sent to them"))
-    return tag("dl", *made, class_="tiles few" if len(made) <= 4 else "tiles")
+    made.append(Tile("sent by clients", format_bytes(up), f"and {format_bytes(down)} sent to them"))
+    return made
 
 
-def _rounds_tile(run: Run) -> Markup:
+def _rounds_tile(run: Run) -> Tile:
     planned = run.facts.get("rounds")
     done = run.rounds[-1]["round"] if run.rounds else 0
     if not run.finished:
-        return tile("rounds so far", done, f"of {planned}" if planned else "unfinished")
+        return Tile("rounds so far", done, f"of {planned}" if planned else "unfinished")
     kept = "" if run.selected_round is None else f"the model of round {run.selected_round} was kept"
-    return tile("rounds", planned or done, kept)
+    return Tile("rounds", planned or done, kept)
 
 
 def _metrics(run: Run, key: str) -> dict[str, Any]:
@@ -101,11 +106,11 @@ def _sentence(run: Run) -> list[tuple[str, bool]]:
     if value is None:
         state = "finished without a score" if run.finished else f"has no score yet, after {done} rounds"
         return [(f"{method} {state}", False), ("" if run.finished else " (unfinished)", False)]
-    told = format_value(value, run.metric)
+    shown = format_value(value, run.metric)
     if run.metric != "accuracy":
-        told = f"{metric_label(run.metric)} {told}"
-    verb = f"{method} reached " if run.finished else f"{method}, unfinished after {done} rounds, stands at "
-    return [(verb, False), (told, True), (place, False)]
+        shown = f"{metric_label(run.metric)} {shown}"
+    verb = f"{method} reached " if run.finished else f"{method}, unfinished after {done} rounds, is at "
+    return [(verb, False), (shown, True), (place, False)]
 
 
 def _rule_hint(name: str) -> str:

@@ -37,6 +37,20 @@ class Tile(NamedTuple):
     hero: bool = False
 
 
+class DataTable(NamedTuple):
+    """A table for the macro `data_table`: columns after the first `text_columns` hold numbers.
+
+    tall  limits the height of its box
+    lead  sets off the first row
+    """
+
+    headers: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    text_columns: int = 1
+    tall: bool = False
+    lead: bool = False
+
+
 class ImageCard(NamedTuple):
     """An image (PNG in base64) with a caption of three lines; `right` chooses its frame."""
 

@@ -1,28 +1,43 @@
-"""The parts of a run's page below the headline: each a function of the run, empty if it has nothing."""
+"""The sections of a run's page below the headline: each a function of the run that returns what to show."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any, NamedTuple
 
 from unseen.evaluation.selection import SELECTION_RULES, LastRound, Oracle, SourceValidation, select
-from unseen.report.command import train_command
-from unseen.report.formatting import format_count, format_value, is_number, join_names
-from unseen.report.headline import scores_now
-from unseen.report.markup import Markup, esc, join, section, table, tag
+from unseen.privacy import sum_bytes_by_sender
+from unseen.report.formatting import (
+    SPACE,
+    format_bytes,
+    format_count,
+    format_value,
+    is_number,
+    join_names,
+)
+from unseen.report.headline import latest_scores
+from unseen.report.page import DataTable, ImageCard
 from unseen.runs.reader import Run
 from unseen.tasks import metric_label
 
 SPLIT_NAMES = {"target": "held out", "validation-domain": "kept to choose the round"}
-ORACLE = (
+ORACLE_NOTE = (
     "Oracle means that the round was picked by looking at the labels of the held-out domain, which nobody "
     "has in practice. It is shown only to compare with papers that report it."
 )
-CLIENTS_SHOWN = 1000
+MOST_CLIENTS = 1000
+MOST_EXAMPLES = 24
+MOST_IMAGE_CHARACTERS = 600_000
+_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+_SEPARATE_FIELDS = ("data", "settings", "protect_settings")
 
 
-def result_section(run: Run) -> Markup:
-    """All selection rules, the honest one first, then what the sources' own data says."""
+def result_table(run: Run) -> DataTable | None:
+    """List all selection rules, the honest one first, then the scores on the sources' own data."""
     metrics = (run.result or {}).get("metrics") or {}
     used = str((run.result or {}).get("selection", SourceValidation.name))
     held = "held-out domain" if len(run.held_out) == 1 else "held-out domains"
@@ -47,18 +62,17 @@ def result_section(run: Run) -> Markup:
     lines.append(("sources: validation data", same, metrics.get("source_validation")))
     lines.append(("sources: test data (in-domain)", same, metrics.get("in_domain")))
     kept = [(place, rule, values) for place, rule, values in lines if isinstance(values, dict) and values]
-    names = _metric_names([values for _, _, values in kept], first=run.metric)
     if not kept:
-        return Markup("")
+        return None
+    names = _metric_names([values for _, _, values in kept], first=run.metric)
     rows = [[place, rule, *(format_value(values.get(n), n) for n in names)] for place, rule, values in kept]
     headers = ["measured on", "round chosen by", *(metric_label(n) for n in names)]
-    note = tag("p", ORACLE, class_="note") if run.held_out else ""
-    return section("Result", table(headers, rows, text_columns=2, lead=True), note)
+    return DataTable(headers, rows, text_columns=2, lead=True)
 
 
-def domains_section(run: Run) -> Markup:
-    """Scores of each domain and split, the held-out ones first."""
-    scores = sorted(scores_now(run), key=lambda score: score.get("split") != "target")
+def domain_table(run: Run) -> DataTable:
+    """List the scores of each domain and split, the held-out ones first."""
+    scores = sorted(latest_scores(run), key=lambda score: score.get("split") != "target")
     names = _metric_names([score.get("metrics") or {} for score in scores], first=run.metric)
     rows = [
         [
@@ -70,79 +84,173 @@ def domains_section(run: Run) -> Markup:
         for score in scores
     ]
     headers = ["domain", "data", "samples", *(metric_label(n) for n in names)]
-    return (
-        section("Every domain", table(headers, rows, text_columns=2, tall=len(rows) > 20))
-        if rows
-        else Markup("")
-    )
+    return DataTable(headers, rows, text_columns=2, tall=len(rows) > 20)
 
 
-def clients_section(run: Run) -> Markup:
-    """Who took part, and with how much data."""
+class ClientList(NamedTuple):
+    """Who took part; `cut` says so when only the first clients are listed."""
+
+    table: DataTable
+    cut: str
+
+
+def client_list(run: Run) -> ClientList:
+    """List the clients with their domains and numbers of samples."""
     clients = run.start.get("clients") or []
-    if not clients:
-        return Markup("")
     rows = [
         [client.get("name", ""), ", ".join(map(str, client.get("domains") or []))]
         + [format_count(client.get(split)) for split in ("train", "validation", "test")]
-        for client in clients[:CLIENTS_SHOWN]
+        for client in clients[:MOST_CLIENTS]
     ]
-    cut = f"The first {CLIENTS_SHOWN} of {len(clients)} clients." if len(clients) > CLIENTS_SHOWN else ""
+    cut = f"The first {MOST_CLIENTS} of {len(clients)} clients." if len(clients) > MOST_CLIENTS else ""
     headers = ["client", "domains", "training", "validation", "test"]
-    shown = table(headers, rows, text_columns=2, tall=len(rows) > 12)
-    return section("Clients", shown, tag("p", cut, class_="note") if cut else "")
+    return ClientList(DataTable(headers, rows, text_columns=2, tall=len(rows) > 12), cut)
 
 
-def notes_section(run: Run) -> Markup:
-    """What the loader did to the data, and interruptions."""
-    notes = [str(note) for note in run.data.get("notes") or []]
-    notes += [f"Resumed at round {r.get('round')} ({r.get('time', '')})." for r in run.events("resume")]
-    return section("Notes", tag("ul", *(tag("li", note) for note in notes))) if notes else Markup("")
+def notes(run: Run) -> list[str]:
+    """Collect what the loader did to the data, and interruptions."""
+    found = [str(note) for note in run.data.get("notes") or []]
+    return found + [f"Resumed at round {r.get('round')} ({r.get('time', '')})." for r in run.events("resume")]
 
 
-def faults_section(run: Run) -> Markup:
-    """Clients that failed, when and why."""
+def fault_table(run: Run) -> DataTable:
+    """List clients that failed, when and why."""
     rows = [[r.get("round", ""), r.get("client", ""), r.get("reason", "")] for r in run.events("fault")]
-    if not rows:
-        return Markup("")
-    return section("Faults", table(["round", "client", "reason"], rows, text_columns=3, tall=len(rows) > 12))
+    return DataTable(["round", "client", "reason"], rows, text_columns=3, tall=len(rows) > 12)
 
 
-def reproduce_section(run: Run) -> Markup:
-    """The command that repeats the run, its identity and its whole configuration."""
-    command = train_command(run.config)
-    run_id, version = run.facts.get("run_id", ""), run.start.get("version", "")
-    identity = join(
+def configuration_table(run: Run) -> DataTable:
+    """List the whole configuration, one row per value."""
+    return DataTable(["setting", "value"], [_code(row) for row in _flatten(run.config)], text_columns=2)
+
+
+def train_command(config: dict[str, Any]) -> list[str]:
+    """Build the shell command that repeats a run, in pieces of an option with its value.
+
+    Options that have their default value, or only say where a run happens, are left out; empty if the
+    configuration names no data.
+    """
+    from unseen.config import WHERE, RunConfig
+
+    if not config.get("data"):
+        return []
+    pieces = [["unseen", "train", str(config["data"])]]
+    for field in fields(RunConfig):
+        value = config.get(field.name)
+        usual = None if field.default is MISSING else field.default
+        if field.name in (*_SEPARATE_FIELDS, *WHERE) or value is None or value == usual:
+            continue
+        flag = "--" + field.name.replace("_", "-")
+        if isinstance(value, bool):
+            pieces.append([flag])
+        else:
+            pieces += [[flag, str(each)] for each in (value if isinstance(value, list) else [value])]
+    for flag, name in (("--set", "settings"), ("--protect-set", "protect_settings")):
+        pieces += [[flag, f"{key}={_option_text(value)}"] for key, value in (config.get(name) or {}).items()]
+    return [shlex.join(piece) for piece in pieces]
+
+
+def example_cards(run: Run) -> dict[str, list[ImageCard]]:
+    """Group the recorded examples, the wrong answers first, as many as the page can carry."""
+    named = len(run.held_out) > 1
+    groups: dict[str, list[ImageCard]] = {"Wrong answers": [], "Right answers": []}
+    for example in _examples_that_fit(run.final.get("examples") or []):
+        card = _example_card(example, with_domain=named)
+        groups["Right answers" if card.right else "Wrong answers"].append(card)
+    return {title: cards for title, cards in groups.items() if cards}
+
+
+class Disclosure(NamedTuple):
+    """What left the clients: a table by kind, or only the listed kinds in runs of older versions."""
+
+    statement: str
+    protection: str
+    kinds: DataTable | None
+    senders: DataTable | None
+    sender_count: int
+    more_senders: int
+    listed: list[str]
+
+
+def disclosure(run: Run) -> Disclosure | None:
+    """Collect what left the clients: kinds, sizes, senders, and how it was protected."""
+    result = run.result or {}
+    lines = result.get("left") or []
+    listed = list(result.get("privacy") or [])
+    if not lines:
+        return Disclosure("", "", None, None, 0, 0, listed) if listed else None
+    protection = result.get("protection") or {}
+    by_sender = sum_bytes_by_sender(run.records)
+    senders = _sender_table(by_sender) if by_sender else None
+    return Disclosure(
+        statement=protection.get("statement", ""),
+        protection=", ".join(f"{k} {v}" for k, v in protection.items() if k not in ("name", "statement")),
+        kinds=_kind_table(lines),
+        senders=senders,
+        sender_count=len(by_sender),
+        more_senders=len(by_sender) - len(senders.rows) if senders else 0,
+        listed=listed,
+    )
+
+
+def _kind_table(lines: list[dict[str, Any]]) -> DataTable:
+    rows = [
         [
-            "Run ",
-            tag("code", run_id),
-            f", Unseen {version}" if version else "",
-            ". The run id is a hash of the configuration below.",
+            line.get("kind", ""),
+            line.get("protected", ""),
+            format_count(line.get("senders")),
+            format_count(line.get("messages")),
+            format_bytes(line["bytes"] / line["messages"]) if line.get("messages") else "",
+            format_bytes(line.get("bytes")),
         ]
-    )
-    rows = [[tag("code", key), tag("code", value)] for key, value in _flat(run.config)]
-    details = tag(
-        "details",
-        tag("summary", f"Full configuration ({len(rows)} values)"),
-        table(["setting", "value"], rows, text_columns=2),
-    )
-    return section(
-        "Run it again",
-        tag("pre", tag("code", *(join([tag("span", piece), " "]) for piece in command)), tabindex="0")
-        if command
-        else "",
-        tag("p", identity) if run_id else "",
-        details if rows else "",
-    )
+        for line in lines
+    ]
+    headers = ["what", "how it was protected", "senders", "messages", "size of one", "in all"]
+    return DataTable(headers, rows, text_columns=2)
 
 
-def unfinished_notice(run: Run) -> Markup:
-    """A banner on the page of a run that has not ended."""
-    if run.finished:
-        return Markup("")
-    text = esc("This run is unfinished: the page shows what has been recorded so far. ")
-    hint = join(["Carry it on with ", tag("code", "--resume"), " and make the report again."])
-    return tag("p", tag("strong", "Unfinished. "), text, hint, class_="notice", role="status")
+def _sender_table(by_sender: Mapping[str, Mapping[str, int]]) -> DataTable:
+    rows = [
+        [
+            sender,
+            format_bytes(sum(kinds.values())),
+            "; ".join(f"{kind} {format_bytes(part)}" for kind, part in kinds.items()),
+        ]
+        for sender, kinds in list(by_sender.items())[:MOST_CLIENTS]
+    ]
+    headers = ["client or domain", "in all", "of which"]
+    return DataTable(headers, rows, text_columns=3, tall=len(rows) > 12)
+
+
+def _examples_that_fit(examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    kept: list[dict[str, Any]] = []
+    room = MOST_IMAGE_CHARACTERS
+    for example in examples:
+        image = str(example.get("png") or "")
+        if _BASE64.fullmatch(image) and len(image) <= room and len(kept) < MOST_EXAMPLES:
+            kept.append(example)
+            room -= len(image)
+    return kept
+
+
+def _example_card(example: dict[str, Any], *, with_domain: bool) -> ImageCard:
+    from markupsafe import Markup
+
+    truth, predicted = example.get("truth"), example.get("predicted")
+    right = bool(truth == predicted)
+    probability = example.get("probability")
+    sure = f"{100 * probability:.0f}{SPACE}% sure" if isinstance(probability, int | float) else ""
+    domain = str(example.get("domain", "")) if with_domain else ""
+    description = f"True class {truth}, predicted {predicted}"
+    return ImageCard(
+        png=str(example["png"]),
+        alt=description,
+        verdict="✓ right" if right else "✗ wrong",
+        answer=Markup("<b>{}</b>{}").format(predicted, "" if right else f" – is {truth}"),
+        hint=" · ".join(part for part in (sure, domain) if part),
+        right=right,
+        title=description,
+    )
 
 
 def _chosen_by(rule: str) -> str:
@@ -150,7 +258,7 @@ def _chosen_by(rule: str) -> str:
 
 
 def _by_source_validation(run: Run) -> dict[str, float] | None:
-    """What the honest rule would have given in a run that used another one."""
+    """Return what the honest rule would have given in a run that used another one."""
     record = select(run.evaluations, SourceValidation.name, run.task)
     targets = [score["metrics"] for score in (record or {}).get("scores", []) if score["split"] == "target"]
     means = {}
@@ -166,11 +274,21 @@ def _metric_names(found: list[dict[str, Any]], *, first: str) -> list[str]:
     return sorted(names, key=lambda name: name != first)
 
 
-def _flat(config: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def _flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     for key, value in config.items():
         if isinstance(value, dict):
-            rows += _flat(value, f"{prefix}{key}.")
+            rows += _flatten(value, f"{prefix}{key}.")
         else:
             rows.append((prefix + key, json.dumps(value, ensure_ascii=False, default=str)))
     return rows
+
+
+def _code(cells: tuple[str, ...]) -> list[object]:
+    from markupsafe import Markup
+
+    return [Markup("<code>{}</code>").format(cell) for cell in cells]
+
+
+def _option_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
