@@ -21,6 +21,7 @@ from unseen.tasks import metric_label
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+
 def plain_headline(run: Run) -> str:
     """Return the headline as bare text, for the window title."""
     return "".join(text for text, _ in _sentence(run))
