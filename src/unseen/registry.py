@@ -17,6 +17,8 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -26,6 +28,7 @@ from unseen.errors import UsageError, unknown_name
 T = TypeVar("T")
 PLUGINS_VARIABLE = "UNSEEN_PLUGINS"
 """Environment variable with plugin files, separated as in PATH; worker processes inherit it."""
+_PLUGIN_PREFIX = "unseen_plugin_"
 
 
 class Registry(Generic[T]):
@@ -93,7 +96,7 @@ def add_plugin_files(paths: list[str]) -> None:
     for path in paths:
         if not Path(path).is_file():
             raise UsageError(f"--plugin {path} is not a file; give a Python file that registers something")
-    named = [path for path in os.environ.get(PLUGINS_VARIABLE, "").split(os.pathsep) if path]
+    named = _plugin_files()
     named += [absolute for path in paths if (absolute := str(Path(path).resolve())) not in named]
     if named:
         os.environ[PLUGINS_VARIABLE] = os.pathsep.join(named)
@@ -101,22 +104,36 @@ def add_plugin_files(paths: list[str]) -> None:
 
 def load_plugin_files() -> None:
     """Import every file that UNSEEN_PLUGINS names; one that was imported already is left alone."""
-    for name in os.environ.get(PLUGINS_VARIABLE, "").split(os.pathsep):
-        if not name:
-            continue
-        path = Path(name).resolve()
-        module_name = f"unseen_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-        if module_name in sys.modules:
-            continue
-        spec = importlib.util.spec_from_file_location(module_name, path)
-        if spec is None or spec.loader is None or not path.is_file():
+    for name in _plugin_files():
+        if not Path(name).is_file():
             raise UsageError(
                 f"the plugin {name} is not a Python file; correct --plugin or {PLUGINS_VARIABLE}"
             )
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module
         try:
-            spec.loader.exec_module(module)
+            importlib.import_module(_module_name(name))
         except Exception as error:
-            del sys.modules[module_name]
             raise UsageError(f"the plugin {name} cannot be imported: {error}") from error
+
+
+class _PluginFinder(MetaPathFinder):
+    """Finds plugin files by module name, so that worker processes can unpickle what a plugin defines."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Return the spec of a file that UNSEEN_PLUGINS names."""
+        if fullname.startswith(_PLUGIN_PREFIX):
+            for name in _plugin_files():
+                if _module_name(name) == fullname:
+                    return importlib.util.spec_from_file_location(fullname, Path(name).resolve())
+        return None
+
+
+def _plugin_files() -> list[str]:
+    return [name for name in os.environ.get(PLUGINS_VARIABLE, "").split(os.pathsep) if name]
+
+
+def _module_name(file: str) -> str:
+    path = Path(file).resolve()
+    return f"{_PLUGIN_PREFIX}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+
+
+sys.meta_path.append(_PluginFinder())

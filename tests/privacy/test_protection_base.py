@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -11,6 +15,7 @@ from unseen.errors import UnseenError, UsageError
 from unseen.hparams import Settings
 from unseen.methods import METHODS, make_method
 from unseen.privacy import PROTECTIONS, Protection, make_protection
+from unseen.registry import PLUGINS_VARIABLE
 
 
 class Halving(Protection[Settings]):
@@ -129,3 +134,43 @@ def test_protections_are_found_by_name():
         make_protection("nonee")
     with pytest.raises(UsageError, match="protection 'none' has no settings"):
         make_protection("none", {"x": 1})
+
+
+PLUGIN = '''
+from dataclasses import dataclass, replace
+
+from unseen.hparams import Settings, setting
+from unseen.privacy import Protection, register_protection
+
+
+@dataclass(frozen=True)
+class RoundingSettings(Settings):
+    digits: int = setting(3, "decimal digits kept")
+
+
+@register_protection
+class Rounding(Protection[RoundingSettings]):
+    """Weights rounded before they are sent."""
+
+    name = "rounding"
+    summary = "rounded weights"
+
+    def seal(self, update, context):
+        return replace(update, weights=update.weights.round(decimals=self.settings.digits))
+
+    def statement(self):
+        return "Weights were rounded."
+'''
+
+
+def test_a_plugin_file_adds_a_protection_also_for_worker_processes(tmp_path):
+    plugin, run = tmp_path / "rounding.py", tmp_path / "run"
+    plugin.write_text(PLUGIN)
+    options = "--hold-out 75 --rounds 1 --batches-per-epoch 1 --workers 2"
+    options += " --protect rounding --protect-set digits=1"
+    command = [sys.executable, "-m", "unseen", "train", "rotated-digits", *options.split(), "--out", str(run)]
+    environment = {**os.environ, PLUGINS_VARIABLE: str(plugin)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((run / "result.json").read_text())
+    assert result["protection"] == {"name": "rounding", "statement": "Weights were rounded."}

@@ -6,6 +6,8 @@ import gc
 import json
 import os
 import pickle
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -103,3 +105,9 @@ def test_worker_processes_hold_the_key_and_the_run_s_own_does_not(tmp_path, monk
     assert len(kept) == 5 and len(keys) == 1, "every client has the one key in its own memory"
     result = json.loads((folder / "result.json").read_text())
     assert torch.isfinite(torch.tensor(result["metrics"]["target"]["accuracy"]))
+
+
+def test_the_process_needs_no_torch():
+    code = "import sys, unseen.privacy.he.server_process; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False", "it would take seconds to start"
