@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "unseen"
 LAYERS = (
-    {"errors", "seeding", "registry", "fileio", "hparams", "child_processes"},
+    {"errors", "seeding", "registry", "fileio", "hparams", "child_processes", "devices"},
     {"tasks"},
     {"data"},
     {"federation"},

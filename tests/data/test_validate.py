@@ -10,7 +10,8 @@ from PIL import Image
 
 from unseen.data import DataRequest
 from unseen.data.images.folders import load_folder
-from unseen.data.validate import check_data, check_folder
+from unseen.data.images.image_check import check_folder
+from unseen.data.validate import check_data
 from unseen.errors import UnseenError
 
 

@@ -7,18 +7,13 @@ the whole federation agreed on; the other domains then exist by name and have no
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from unseen.data.dataset import Column, DataSet
-from unseen.data.images.cache import decode_images
-from unseen.data.images.folders import DEFAULT_IMAGE_SIZE, left_out
-from unseen.data.images.scan import scan_site
-from unseen.data.sources import DataRequest, load_data
 from unseen.errors import UnseenError, unknown_name
 from unseen.tasks import TASKS
 
@@ -66,54 +61,25 @@ class SiteSamples:
         )
 
 
-def load_site(site: str, request: DataRequest) -> SiteSamples:
-    """Load a site's folder CLASS/IMAGE; of a named data set or a table, the domain named like the site."""
-    path = Path(request.source).expanduser()
-    if path.is_dir():
-        return _from_folder(site, path, request)
-    data = load_data(request)
+def select_site(data: DataSet, site: str, *, source: str) -> SiteSamples:
+    """Take the domain that is named like the site out of a whole data set."""
     rows = data.indices(site)
     if not len(rows):
-        raise UnseenError(f"{request.source} has no samples of {site!r}; expected some at the site itself")
-    part = replace(data, inputs=data.inputs[rows], targets=data.targets[rows], domain_of=data.domain_of[rows])
+        raise UnseenError(f"{source} has no samples of {site!r}; expected some at the site itself")
+    inputs, targets = data.inputs[rows], data.targets[rows]
     return SiteSamples(
         site=site,
         task=data.task,
-        inputs=part.inputs,
-        targets=part.targets,
+        inputs=inputs,
+        targets=targets,
         classes=data.classes,
-        fingerprint=_fingerprint(part.inputs.tobytes(), part.targets, data.classes),
+        fingerprint=fingerprint_site(inputs.tobytes(), targets, data.classes),
         notes=data.notes,
         columns=data.columns,
     )
 
 
-def _from_folder(site: str, path: Path, request: DataRequest) -> SiteSamples:
-    scan = scan_site(path, site=site)
-    if not scan.files:
-        raise UnseenError(f"{path}: no images found; a site's folder is laid out CLASS/IMAGE, say dog/1.jpg")
-    decoded = decode_images(
-        path, scan.files, size=request.image_size or DEFAULT_IMAGE_SIZE, progress=request.progress
-    )
-    notes = [*scan.oddities(), *([decoded.note] if decoded.note else [])]
-    if decoded.unreadable:
-        notes.append(left_out(path, scan, decoded, allowed=request.skip_unreadable))
-    labels = [file.label for file in scan.files if file.name not in decoded.unreadable]
-    classes = tuple(sorted(set(labels)))
-    numbers = {label: number for number, label in enumerate(classes)}
-    targets = np.array([numbers[label] for label in labels], dtype=np.int64)
-    return SiteSamples(
-        site=site,
-        task="classification",
-        inputs=decoded.images,
-        targets=targets,
-        classes=classes,
-        fingerprint=_fingerprint(decoded.digest.encode(), targets, classes),
-        notes=tuple(notes),
-    )
-
-
-def _fingerprint(content: bytes, targets: npt.NDArray[Any], classes: tuple[str, ...]) -> str:
+def fingerprint_site(content: bytes, targets: npt.NDArray[Any], classes: tuple[str, ...]) -> str:
     """Identify content, so that a site whose data changed in the middle of a run is noticed."""
     digest = hashlib.sha256(repr(classes).encode())
     digest.update(content)

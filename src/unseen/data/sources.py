@@ -1,4 +1,4 @@
-"""Where data comes from: a registered name, a folder of images, or a table file."""
+"""Sources of data: a registered name, or a file or folder of a registered format."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unseen.data.dataset import DataSet
+from unseen.data.formats import FORMATS, DataFormat, find_format
+from unseen.data.site_data import SiteSamples, select_site
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.registry import Registry
 
@@ -44,6 +46,11 @@ class DataRequest:
     task: str | None = None
     progress: Progress = no_progress
 
+    @property
+    def path(self) -> Path:
+        """The source as a path."""
+        return Path(self.source).expanduser()
+
 
 @dataclass(frozen=True)
 class Source:
@@ -78,29 +85,38 @@ class Source:
 
 
 SOURCES: Registry[Source] = Registry("data set", group="unseen.data", builtin=("unseen.data.benchmarks",))
-TABLE_SUFFIXES = (".csv", ".parquet")
 
 
 def load_data(request: DataRequest) -> DataSet:
-    """Load a data set by name, folder or table file; refuse anything else with the nearest name."""
-    if request.image_size is not None and request.image_size < 4:
-        raise UsageError(f"image size {request.image_size} is too small; use 4 or more pixels")
+    """Load a data set by its name or, for a file or folder, by its format."""
+    _check_image_size(request)
     if request.source in SOURCES:
         return SOURCES[request.source].load(request)
-    path = Path(request.source).expanduser()
-    if path.is_dir():
-        from unseen.data.images.folders import load_folder
+    return _require_format(request).load(request)
 
-        return load_folder(path, request)
-    if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
-        from unseen.data.tables.table_loader import load_table
 
-        return load_table(path, request)
-    if path.is_file():
-        raise UsageError(
-            f"{path} is a file of unknown kind; expected a folder domain/class/image or a table "
-            f"({', '.join(TABLE_SUFFIXES)})"
-        )
+def load_site(site: str, request: DataRequest) -> SiteSamples:
+    """Load the samples of one site of a federation, from its own files or from a named data set."""
+    _check_image_size(request)
+    if request.source in SOURCES and not request.path.exists():
+        return select_site(SOURCES[request.source].load(request), site, source=request.source)
+    return _require_format(request).load_site(site, request)
+
+
+def _check_image_size(request: DataRequest) -> None:
+    if request.image_size is not None and request.image_size < 4:
+        raise UsageError(f"image size {request.image_size} is too small; use 4 or more pixels")
+
+
+def _require_format(request: DataRequest) -> DataFormat:
+    """Find the format of the files a request names, or refuse them with the nearest name of a data set."""
+    path = request.path
+    found = find_format(path)
+    if found is not None:
+        return found
+    if path.exists():
+        expected = " or ".join(FORMATS[name].expects for name in FORMATS)
+        raise UsageError(f"{path} is a file of unknown kind; expected {expected}")
     if "/" in request.source or request.source.startswith("."):
         raise UnseenError(f"no such folder or file: {path}")
     raise unknown_name("data set (and no such folder)", request.source, SOURCES)

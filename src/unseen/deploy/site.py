@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from unseen.config import RunConfig
-from unseen.data.site_data import SiteSamples, load_site
+from unseen.data.site_data import SiteSamples
+from unseen.data.sources import load_site
 from unseen.deploy.flower.message import SiteMessage, pack_weights, to_arrays, to_tensor
 from unseen.deploy.job import Job
 from unseen.deploy.site_summary import SiteSummary

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from unseen.data.images.decode import IMAGE_SUFFIXES, Pixels, decode_image
-from unseen.data.sources import TABLE_SUFFIXES
+from unseen.data.tables.table_reader import TABLE_SUFFIXES
 from unseen.errors import UnseenError, UsageError
 from unseen.serving.saved_model import ModelCard
 

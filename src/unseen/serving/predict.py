@@ -5,22 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from unseen.data.formats import find_format
 from unseen.data.images.decode import Pixels, UnreadableImageError, map_in_threads
-from unseen.data.sources import TABLE_SUFFIXES, Progress, no_progress
+from unseen.data.samples import Samples
+from unseen.data.sources import DataRequest, Progress, load_data, no_progress
 from unseen.data.tables.encoding import TableEncoding
+from unseen.data.tables.table_reader import TABLE_SUFFIXES
 from unseen.errors import UnseenError, UsageError
 from unseen.serving.image_files import as_batch, find_images, image_input, read_image
-from unseen.serving.saved_model import SavedModel
+from unseen.serving.saved_model import ModelCard, SavedModel
 
 BATCH_SIZE = 256
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of one image or row.
+    """The prediction for one image or row.
 
     name    the file's name below the folder, or the number of the row, the first being 1
     ranked  classes with their probabilities, the likeliest first; empty for regression
@@ -52,8 +56,13 @@ def predict(
     top: int = 1,
     progress: Progress = no_progress,
 ) -> list[Prediction]:
-    """Predict for whatever the model was trained on: images (a folder, a file) or the rows of a table."""
-    how = predict_folder if saved.card.encoding is None else predict_table
+    """Predict for whatever the model was trained on: images, rows of a table, samples of another format."""
+    if saved.card.encoding is not None:
+        how = predict_table
+    elif (found := find_format(path)) is not None and found.contents == "arrays":
+        how = predict_samples
+    else:
+        how = predict_folder
     return how(saved, path, batch_size=batch_size, top=top, progress=progress)
 
 
@@ -86,9 +95,11 @@ def predict_folder(
         readable = {
             name: pixels for name, pixels in zip(names, results, strict=True) if not isinstance(pixels, str)
         }
-        told = iter(_tell(saved, list(readable), as_batch([*readable.values()]), top) if readable else ())
+        described = iter(
+            _describe_outputs(saved, list(readable), as_batch([*readable.values()]), top) if readable else ()
+        )
         predictions += [
-            Prediction(name, error=result) if isinstance(result, str) else next(told)
+            Prediction(name, error=result) if isinstance(result, str) else next(described)
             for name, result in zip(names, results, strict=True)
         ]
         progress("predicting", len(predictions), len(found.names))
@@ -122,20 +133,49 @@ def predict_table(
     for part in inputs.split(batch_size):
         first = len(predictions) + 1
         names = [str(number) for number in range(first, first + len(part))]
-        predictions += _tell(saved, names, part, top)
+        predictions += _describe_outputs(saved, names, part, top)
         progress("predicting", len(predictions), len(inputs))
     return predictions
 
 
-def _tell(saved: SavedModel, names: list[str], inputs: Tensor, top: int) -> list[Prediction]:
+def predict_samples(
+    saved: SavedModel,
+    path: Path,
+    *,
+    batch_size: int = BATCH_SIZE,
+    top: int = 1,
+    progress: Progress = no_progress,
+) -> list[Prediction]:
+    """Predict for every sample of a file that a registered format loads; names are their numbers from 1."""
+    request = DataRequest(str(path), image_size=_image_size(saved.card), progress=progress)
+    data = load_data(request)
+    if data.columns or data.input_shape != saved.card.input_shape:
+        raise UsageError(
+            f"{path} holds inputs of shape {data.input_shape}; the model was trained on "
+            f"{saved.card.input_shape}"
+        )
+    samples = Samples(data, np.arange(len(data)))
+    predictions: list[Prediction] = []
+    for positions in torch.arange(len(data)).split(batch_size):
+        names = [str(position + 1) for position in positions.tolist()]
+        predictions += _describe_outputs(saved, names, samples.gather(positions).inputs, top)
+        progress("predicting", len(predictions), len(data))
+    return predictions
+
+
+def _image_size(card: ModelCard) -> int | None:
+    return card.input_shape[-1] if len(card.input_shape) == 3 else None
+
+
+def _describe_outputs(saved: SavedModel, names: list[str], inputs: Tensor, top: int) -> list[Prediction]:
     outputs = saved.outputs(inputs)
     if not saved.card.task_type.has_classes:
         values = outputs[:, 0].tolist()
-        told = [Prediction(name, value=value) for name, value in zip(names, values, strict=True)]
+        described = [Prediction(name, value=value) for name, value in zip(names, values, strict=True)]
     else:
         classes = saved.card.classes
         best = outputs.softmax(dim=1).topk(min(top, len(classes)), dim=1)
-        told = [
+        described = [
             Prediction(name, ranked=tuple((classes[i], p) for i, p in zip(numbers, chances, strict=True)))
             for name, numbers, chances in zip(names, best.indices.tolist(), best.values.tolist(), strict=True)
         ]
@@ -143,5 +183,5 @@ def _tell(saved: SavedModel, names: list[str], inputs: Tensor, top: int) -> list
     broken = "the model's output is not a finite number"
     return [
         prediction if fine else Prediction(prediction.name, error=broken)
-        for prediction, fine in zip(told, usable, strict=True)
+        for prediction, fine in zip(described, usable, strict=True)
     ]

@@ -8,12 +8,46 @@ from pathlib import Path
 import numpy as np
 
 from unseen.data.dataset import DataSet, Indices
+from unseen.data.formats import FORMATS, DataFormat
 from unseen.data.images.cache import DecodedImages, decode_images
-from unseen.data.images.scan import FolderScan, scan_folder
+from unseen.data.images.image_check import check_folder, check_scan
+from unseen.data.images.scan import FolderScan, scan_folder, scan_site
+from unseen.data.site_data import SiteSamples, fingerprint_site
 from unseen.data.sources import DataRequest
+from unseen.data.validate import DataCheck
 from unseen.errors import UnseenError
 
 DEFAULT_IMAGE_SIZE = 64
+
+
+@FORMATS.register("image-folder")
+class ImageFolderFormat(DataFormat):
+    """Folders domain/class/image; at a site of a federation class/image."""
+
+    expects = "a folder domain/class/image"
+    contents = "images"
+    priority = -1  # takes any folder, so it is asked last
+
+    def matches(self, path: Path) -> bool:
+        """Take every folder."""
+        return path.is_dir()
+
+    def load(self, request: DataRequest) -> DataSet:
+        """Decode the images, once, into the cache."""
+        return load_folder(request.path, request)
+
+    def load_site(self, site: str, request: DataRequest) -> SiteSamples:
+        """Load a site's folder class/image."""
+        return load_site_folder(site, request)
+
+    def check(self, request: DataRequest) -> DataCheck:
+        """Decode every image to its end."""
+        return check_folder(request.path, progress=request.progress)
+
+    def check_site(self, site: str, request: DataRequest) -> DataCheck:
+        """Decode every image of a site's folder to its end."""
+        scan = scan_site(request.path, site=site)
+        return check_scan(scan, problem=scan.problem_of_site(), progress=request.progress)
 
 
 def load_folder(path: Path, request: DataRequest) -> DataSet:
@@ -31,11 +65,38 @@ def load_scan(scan: FolderScan, request: DataRequest) -> DataSet:
     decoded = decode_images(path, scan.files, size=size, progress=request.progress)
     notes = [*scan.oddities(), *([decoded.note] if decoded.note else [])]
     if decoded.unreadable:
-        notes.append(left_out(path, scan, decoded, allowed=request.skip_unreadable))
+        notes.append(note_unreadable(path, scan, decoded, allowed=request.skip_unreadable))
     return _data_set(path, scan, decoded, tuple(notes))
 
 
-def left_out(path: Path, scan: FolderScan, decoded: DecodedImages, *, allowed: bool) -> str:
+def load_site_folder(site: str, request: DataRequest) -> SiteSamples:
+    """Load a site's own folder class/image as one domain with the site's name."""
+    path = request.path
+    scan = scan_site(path, site=site)
+    if not scan.files:
+        raise UnseenError(f"{path}: no images found; a site's folder is laid out CLASS/IMAGE, say dog/1.jpg")
+    decoded = decode_images(
+        path, scan.files, size=request.image_size or DEFAULT_IMAGE_SIZE, progress=request.progress
+    )
+    notes = [*scan.oddities(), *([decoded.note] if decoded.note else [])]
+    if decoded.unreadable:
+        notes.append(note_unreadable(path, scan, decoded, allowed=request.skip_unreadable))
+    labels = [file.label for file in scan.files if file.name not in decoded.unreadable]
+    classes = tuple(sorted(set(labels)))
+    numbers = {label: number for number, label in enumerate(classes)}
+    targets = np.array([numbers[label] for label in labels], dtype=np.int64)
+    return SiteSamples(
+        site=site,
+        task="classification",
+        inputs=decoded.images,
+        targets=targets,
+        classes=classes,
+        fingerprint=fingerprint_site(decoded.digest.encode(), targets, classes),
+        notes=tuple(notes),
+    )
+
+
+def note_unreadable(path: Path, scan: FolderScan, decoded: DecodedImages, *, allowed: bool) -> str:
     """Note the unreadable files that are left out, or refuse to."""
     first, reason = next(iter(decoded.unreadable.items()))
     others = len(decoded.unreadable) - 1

@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from unseen.data.dataset import Column, DataSet
+from unseen.data.formats import FORMATS, DataFormat
 from unseen.data.sources import DataRequest
 from unseen.data.tables.table_reader import (
+    TABLE_SUFFIXES,
     Floats,
     finite,
     is_text,
@@ -26,6 +28,22 @@ from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.tasks import TASKS
 
 MOST_CLASSES_OF_INTEGERS = 20
+
+
+@FORMATS.register("table")
+class TableFormat(DataFormat):
+    """Tables in CSV or Parquet files, with a domain column and a target column."""
+
+    expects = f"a table ({', '.join(TABLE_SUFFIXES)})"
+    contents = "table"
+
+    def matches(self, path: Path) -> bool:
+        """Take files by their suffix."""
+        return path.is_file() and path.suffix.lower() in TABLE_SUFFIXES
+
+    def load(self, request: DataRequest) -> DataSet:
+        """Load all rows that have a domain and a target."""
+        return load_table(request.path, request)
 
 
 def load_table(path: Path, request: DataRequest) -> DataSet:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from unseen.data.dataset import Column, Indices
 from unseen.errors import UnseenError, missing_extra
 
+TABLE_SUFFIXES = (".csv", ".parquet")
 DELIMITERS = ",;\t"
 LARGEST_BLOCK = 2**31 - 1
 

@@ -1,0 +1,95 @@
+"""Check folders of images file by file: what cannot be read, what is converted, what may leak."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from unseen.data.images.decode import UnreadableImageError, describe_image, map_in_threads
+from unseen.data.images.scan import FolderScan, scan_folder
+from unseen.data.sources import Progress, no_progress
+from unseen.data.validate import DataCheck, balance_warnings
+
+
+def check_folder(path: Path, *, progress: Progress = no_progress) -> DataCheck:
+    """Decode every image of `domain/class/image` to its end and report all that is odd."""
+    scan = scan_folder(path)
+    return check_scan(scan, problem=scan.problem() or _one_class(scan), progress=progress)
+
+
+def check_scan(scan: FolderScan, *, problem: str | None, progress: Progress) -> DataCheck:
+    """Decode every image of a listing to its end."""
+    path = scan.folder
+    unreadable: dict[str, str] = {}
+    unusual: dict[str, str] = {}
+    copies: dict[str, list[str]] = defaultdict(list)
+    looks = map_in_threads(lambda file: _look(path / file.name), scan.files)
+    for done, (file, look) in enumerate(zip(scan.files, looks, strict=True), start=1):
+        if look.reason:
+            unreadable[file.name] = look.reason
+        else:
+            copies[look.digest].append(file.name)
+        if look.unusual:
+            unusual[file.name] = look.unusual
+        if done % 100 == 0 or done == len(scan.files):
+            progress("checking images", done, len(scan.files))
+    counts = scan.counts()
+    return DataCheck(
+        name=path.resolve().name,
+        total=len(scan.files),
+        counts=counts,
+        problem=problem or "",
+        unreadable=unreadable,
+        unusual=unusual,
+        warnings=(*balance_warnings(counts), *_name_warnings(scan), *_copy_warnings(copies)),
+        notes=scan.oddities(),
+    )
+
+
+@dataclass(frozen=True)
+class _Look:
+    digest: str = ""
+    reason: str = ""
+    unusual: str = ""
+
+
+def _look(path: Path) -> _Look:
+    try:
+        unusual = describe_image(path)
+        return _Look(hashlib.sha256(path.read_bytes()).hexdigest(), unusual=unusual)
+    except UnreadableImageError as error:
+        return _Look(reason=str(error))
+    except OSError as error:
+        return _Look(reason=error.strerror or str(error))
+
+
+def _name_warnings(scan: FolderScan) -> list[str]:
+    """Warn of class names that are probably meant to be one."""
+    same: dict[str, list[str]] = defaultdict(list)
+    for label in scan.classes:
+        same[label.strip().casefold()].append(label)
+    return [
+        f"classes {' and '.join(names)} differ in upper and lower case only"
+        for names in same.values()
+        if names[1:]
+    ]
+
+
+def _copy_warnings(copies: Mapping[str, list[str]]) -> list[str]:
+    """Warn of files that lie in several domains, which lets the held-out domain leak."""
+    leaks = [names for names in copies.values() if len({name.split("/")[0] for name in names}) > 1]
+    if not leaks:
+        return []
+    example = " and ".join(leaks[0][:2])
+    return [
+        f"{len(leaks)} images lie in more than one domain, for example {example}: the held-out domain leaks"
+    ]
+
+
+def _one_class(scan: FolderScan) -> str:
+    if len(scan.classes) > 1:
+        return ""
+    return f"{scan.folder}: found one class only ({scan.classes[0]}), expected at least two folders a domain"
