@@ -1,9 +1,10 @@
-"""What the benchmarks share: work as processes of their own, interleaved, medians of ratios, JSON results."""
+"""Shared parts of the benchmarks: fresh processes, interleaved repetitions, medians of ratios, JSON results."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -14,10 +15,17 @@ from pathlib import Path
 from typing import Any
 
 
-def as_process(script: str, *arguments: object) -> dict[str, Any]:
-    """Run one measurement in a fresh process that prints a JSON object as its last line."""
+def as_process(script: str | Path, *arguments: object, source: Path | None = None) -> dict[str, Any]:
+    """Run one measurement in a fresh process that prints a JSON object as its last line.
+
+    source  the folder from which the process imports `unseen`, if not the one of this process
+    """
     done = subprocess.run(
-        [sys.executable, script, *map(str, arguments)], capture_output=True, text=True, check=False
+        [sys.executable, str(script), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=None if source is None else {**os.environ, "PYTHONPATH": str(source)},
     )
     if done.returncode:
         raise SystemExit(f"{arguments} failed:\n{done.stderr}")
@@ -27,7 +35,7 @@ def as_process(script: str, *arguments: object) -> dict[str, Any]:
 def interleaved(
     measures: dict[str, Callable[[], dict[str, Any]]], repetitions: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """Take every measure in turn, several times: what slows the machine for a while slows all of them."""
+    """Take all measures in turn, several times, so that a slow spell of the machine affects all of them."""
     taken: dict[str, list[dict[str, Any]]] = {name: [] for name in measures}
     for _ in range(repetitions):
         for name, measure in measures.items():
@@ -37,23 +45,23 @@ def interleaved(
 
 
 def median_ratio(taken: dict[str, list[dict[str, Any]]], mine: str, base: str, key: str) -> float:
-    """Median over repetitions of the ratio of two measures taken side by side."""
+    """Return the median over repetitions of the ratio of two measures taken one after the other."""
     pairs = zip(taken[mine], taken[base], strict=True)
     return statistics.median(one[key] / other[key] for one, other in pairs)
 
 
-def options(description: str | None) -> argparse.ArgumentParser:
-    """The options every benchmark has."""
+def options(description: str | None, *, repetitions: int = 5) -> argparse.ArgumentParser:
+    """Return a parser with the options that every benchmark has."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, help="write the result as JSON")
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--repetitions", type=int, default=repetitions)
     return parser
 
 
 def report(title: str, values: dict[str, Any], taken: Any, out: Path | None) -> None:
-    """Print the figures that matter and keep everything that was measured."""
+    """Print the main values and write everything that was measured."""
     print(f"\n{title}")
     for name, value in values.items():
         print(f"  {name:<58} {value:.3g}" if isinstance(value, float) else f"  {name:<58} {value}")

@@ -1,10 +1,14 @@
 """Training speed through the public API against a bare PyTorch loop over the same steps.
 
     python benchmarks/training.py --out results/performance/training.json
+    python benchmarks/training.py --against PATH_TO_OTHER_TREE
 
-W1: 5 clients of 1000 images 28x28, batch 64, 5 local epochs. W2: 1000 clients of 60 images, 20 sampled a
-round, batch 20, 1 local epoch, evaluated every 10 rounds. Records, validation, checkpoints are on. The same
-network (156 k parameters) and optimiser (SGD, momentum 0.5) everywhere; images are made up: only time counts.
+W1: 5 clients of 1000 images 28x28, batch 64, 5 local epochs. W2: 1000 clients of 60 images, 20 sampled per
+round, batch 20, 1 local epoch, evaluated every 10 rounds. Records, validation and checkpoints are on. All use
+the same network (156 k parameters) and optimizer (SGD, momentum 0.5); images are random: only time counts.
+
+With `--against`, this tree is compared with another checkout instead: each measures with its own copy of this
+script and the same interpreter, in turn; the result goes to results/performance/against.json.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import os
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +30,12 @@ WORK = {
 }
 THROUGHPUT = "images per second"
 PER_CPU = "images per CPU second"
+TREE = Path(__file__).resolve().parents[1]
+AGAINST = TREE / "results" / "performance" / "against.json"
 
 
 def bare(work: str, threads: int) -> None:
-    """The steps of one client after another, tensors in memory, nothing else."""
+    """Time the steps of one client after another, tensors in memory, nothing else."""
     import torch
     from torch import nn
 
@@ -39,15 +46,15 @@ def bare(work: str, threads: int) -> None:
         *(nn.Flatten(), nn.Linear(1024, 100), nn.ReLU(), nn.Linear(100, 10)),
     )
     images, targets = torch.rand(spec["images"], 1, 28, 28), torch.randint(10, (spec["images"],))
-    optimiser = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.5)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.5)
 
     def go(steps: int) -> int:
         seen = taken = 0
         while taken < steps:
             for rows in torch.randperm(spec["images"]).split(spec["batch"]):
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 nn.functional.cross_entropy(network(images[rows]), targets[rows]).backward()
-                optimiser.step()
+                optimizer.step()
                 seen += len(rows)
                 taken += 1
         return seen
@@ -60,7 +67,7 @@ def bare(work: str, threads: int) -> None:
 
 
 def ours(work: str, workers: int) -> None:
-    """Whole rounds, from the end of the first to the end of the last."""
+    """Time whole rounds, from the end of the first to the end of the last."""
     started = time.perf_counter()
     import numpy as np
 
@@ -119,7 +126,7 @@ def ours(work: str, workers: int) -> None:
 
 
 def memory_of_all_processes() -> float:
-    """Memory of this process and its descendants in GB, shared pages counted once."""
+    """Return the memory of this process and its descendants in GB, shared pages counted once."""
     parents = {}
     for place in Path("/proc").glob("[0-9]*"):
         try:
@@ -140,19 +147,14 @@ def memory_of_all_processes() -> float:
     return total / 2**20
 
 
-def main() -> None:
-    if len(sys.argv) == 4 and sys.argv[1] in ("bare", "ours"):
-        {"bare": bare, "ours": ours}[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
-        return
-    given = options(__doc__).parse_args()
+def compare_with_bare_loop(repetitions: int, out: Path | None) -> None:
+    """Measure this tree against the bare loop, with one and with two workers."""
     measures = {
-        f"{work} {kind} {hands}": (
-            lambda kind=kind, work=work, hands=hands: as_process(__file__, kind, work, hands)
-        )
+        f"{work} {kind} {workers}": partial(as_process, __file__, kind, work, workers)
         for work in WORK
-        for kind, hands in (("bare", 2), ("ours", 2), ("bare", 1), ("ours", 1))
+        for kind, workers in (("bare", 2), ("ours", 2), ("bare", 1), ("ours", 1))
     }
-    taken = interleaved(measures, given.repetitions)
+    taken = interleaved(measures, repetitions)
     values = {}
     for work in WORK:
         values[f"{work}: two workers / bare loop of two threads"] = median_ratio(
@@ -167,7 +169,43 @@ def main() -> None:
     last = sorted(taken["W2 ours 2"], key=lambda one: one["first round after"])
     values["W2: first round after, s (median)"] = last[len(last) // 2]["first round after"]
     values["W2: memory of all processes, GB (largest)"] = max(one["memory in GB"] for one in last)
-    report("Training speed", values, taken, given.out)
+    report("Training speed", values, taken, out)
+
+
+def compare_with_tree(other: Path, repetitions: int, out: Path) -> None:
+    """Measure this tree (new) against another checkout (old), with two workers."""
+    trees = {"new": TREE, "old": other.resolve()}
+    measures = {
+        f"{work} {name}": partial(
+            as_process, tree / "benchmarks" / "training.py", "ours", work, 2, source=tree / "src"
+        )
+        for work in WORK
+        for name, tree in trees.items()
+    }
+    taken = interleaved(measures, repetitions)
+    values: dict[str, Any] = {"repetitions": repetitions}
+    for work in WORK:
+        new, old = f"{work} new", f"{work} old"
+        values[f"{work}: throughput new / old (median)"] = median_ratio(taken, new, old, THROUGHPUT)
+        pairs = zip(taken[new], taken[old], strict=True)
+        values[f"{work}: throughput new / old"] = [
+            mine[THROUGHPUT] / base[THROUGHPUT] for mine, base in pairs
+        ]
+    report("Training speed of two trees", values, taken, out)
+
+
+def main() -> None:
+    """Measure once (`bare` or `ours`, for the fresh processes), or compare."""
+    if len(sys.argv) == 4 and sys.argv[1] in ("bare", "ours"):
+        {"bare": bare, "ours": ours}[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
+        return
+    parser = options(__doc__, repetitions=9)
+    parser.add_argument("--against", type=Path, metavar="TREE", help="another checkout to compare with")
+    given = parser.parse_args()
+    if given.against is None:
+        compare_with_bare_loop(given.repetitions, given.out)
+    else:
+        compare_with_tree(given.against, given.repetitions, given.out or AGAINST)
 
 
 if __name__ == "__main__":
