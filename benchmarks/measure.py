@@ -1,4 +1,4 @@
-"""Shared parts of the benchmarks: fresh processes, interleaved repetitions, medians of ratios, JSON results."""
+"""Shared parts of the benchmarks: fresh processes, interleaved repetitions, median ratios, JSON results."""
 
 from __future__ import annotations
 

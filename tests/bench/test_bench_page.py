@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from browsing import check
 from unseen.bench.bench_figures import BENCH_FIGURES, FigureContext, draw_bench
 from unseen.bench.bench_files import write_bench_figures, write_outputs
-from unseen.bench.bench_page import headline
 from unseen.bench.bench_summary import summarize_bench
 from unseen.bench.results import read_results, write_results
 from unseen.bench.sensitivity import setting_sweeps, value_text
@@ -137,8 +136,8 @@ def test_runs_link_to_their_reports(grid_of, results_of, tmp_path):
 def test_headlines(grid_of, results_of):
     grid = grid_of()
     worse = results_of(grid, levels={"fedavg": 0.9, "csac": 0.8, "deepall": 0.7})
-    assert headline(summarize_bench(grid, worse)).startswith("FedAvg, the baseline, has the highest mean: 8")
-    assert headline(summarize_bench(grid, [])) == "3 methods on 4 held-out domains"
+    assert summarize_bench(grid, worse).headline.startswith("FedAvg, the baseline, has the highest mean: 8")
+    assert summarize_bench(grid, []).headline == "3 methods on 4 held-out domains"
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])

@@ -9,7 +9,7 @@ from typing import Any
 
 from unseen.bench.bench_figures import FigureContext, draw_bench
 from unseen.bench.bench_folder import BenchFolder
-from unseen.bench.bench_page import bench_page, headline
+from unseen.bench.bench_page import bench_page
 from unseen.bench.bench_summary import BenchSummary, summarize_bench
 from unseen.bench.grid import Grid
 from unseen.bench.render import latex_file, to_csv, to_markdown
@@ -124,7 +124,7 @@ def markdown_file(overview: BenchSummary) -> str:
     """Title, note, sentences and all tables as one Markdown document."""
     grid = overview.grid
     told = "\n".join(f"- {words}." for words in overview.sentences)
-    parts = [f"# {grid.title or headline(overview)}", grid.note.strip(), told]
+    parts = [f"# {grid.title or overview.headline}", grid.note.strip(), told]
     return (
         "\n\n".join(
             part for part in (*parts, *(to_markdown(sheet).rstrip() for sheet in overview.sheets)) if part

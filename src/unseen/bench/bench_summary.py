@@ -1,11 +1,11 @@
-"""All that is computed of a bench before it is shown: tables, tests, their text, by model and rule."""
+"""Summary of a bench, computed from its results: tables, tests and sentences per model and rule."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unseen.bench.bench_tables import ResultsTable, make_table
+from unseen.bench.bench_tables import ResultsTable, best_row, make_table
 from unseen.bench.comparisons import PairwiseComparison, compare_with_baseline
 from unseen.bench.grid import Grid
 from unseen.bench.published_rows import published_rows, published_sheet
@@ -13,6 +13,7 @@ from unseen.bench.results import JobResult
 from unseen.bench.study import Study, studies
 from unseen.bench.table_text import Sheet, rules_sheet, statistics_sheet, table_sheet
 from unseen.evaluation.selection import SourceValidation
+from unseen.report.formatting import format_value
 
 USUAL_BASELINE = "fedavg"
 
@@ -69,6 +70,20 @@ class BenchSummary:
     def finished(self) -> int:
         """How many of them are finished."""
         return sum(len(each.study.results) for each in self.models)
+
+    @property
+    def headline(self) -> str:
+        """The bench in one sentence: the best method against the baseline, or the best method alone."""
+        first = self.models[0]
+        table, best = first.honest, best_row(first.honest)
+        against = {each.ours: each for found in list(first.against.values())[:1] for each in found}
+        if best is not None and best.label in against:
+            return against[best.label].words
+        if best is not None and best.mean.estimate is not None:
+            value = format_value(best.mean.estimate.mean, table.metric)
+            name = f"{best.name}, the baseline," if best.label == self.baseline else best.name
+            return f"{name} has the highest mean: {value} over {len(table.columns)} held-out domains"
+        return f"{len(table.rows)} methods on {len(table.columns)} held-out domains"
 
     @property
     def sentences(self) -> list[str]:
