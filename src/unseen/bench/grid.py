@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -13,7 +12,7 @@ from unseen.bench.bench_job import RELEASED, BenchJob, job_config
 from unseen.config import WHERE, RunConfig
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.evaluation.selection import LeaveOneDomainOut, SourceValidation
-from unseen.fileio import write_text
+from unseen.fileio import to_toml, write_text
 
 ALL = "all"
 """In the place of a list of held-out domains: every domain in turn."""
@@ -134,14 +133,13 @@ class Grid:
 
     def to_toml(self) -> str:
         """Write the grid as TOML; entries that were not given are left out."""
-        lines = []
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if item.name not in ("common", "methods") and value not in (None, "", (), item.default):
-                lines.append(f"{item.name} = {_toml(value)}")
-        lines += ["", "[common]", *(f"{key} = {_toml(value)}" for key, value in self.common.items())]
-        lines += ["", "[methods]", *(f"{_key(key)} = {_toml(value)}" for key, value in self.methods.items())]
-        return "\n".join(lines).lstrip() + "\n"
+        entries = {
+            item.name: value
+            for item in fields(self)
+            if item.name not in ("common", "methods")
+            and (value := getattr(self, item.name)) not in (None, "", (), item.default)
+        }
+        return to_toml({**entries, "common": self.common, "methods": self.methods})
 
     def save(self, path: Path) -> None:
         """Write the grid into a file."""
@@ -179,15 +177,3 @@ def _require_tables(name: str, value: Any, *, nested: bool) -> None:
         for option in table:
             if option not in known:
                 raise unknown_name(f"option in [{name}]", option, known)
-
-
-def _key(name: str) -> str:
-    return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else json.dumps(name)
-
-
-def _toml(value: Any) -> str:
-    """Write a plain value as TOML; tables are written inline."""
-    if isinstance(value, Mapping):
-        inner = ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items() if item is not None)
-        return f"{{ {inner} }}" if inner else "{}"
-    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
