@@ -1,6 +1,7 @@
-"""Everything a run depends on, as one frozen value; what it resolves to is written to `config.toml`.
+"""`RunConfig`: everything a run depends on, as one frozen value; `config.toml` holds it with all defaults.
 
-Fields under "where" say on what machine and with how many hands; they do not change the run's identity.
+Each field declares its option once: default, help text, panel and choices. The options of `unseen train` and
+`unseen bench` are generated from these declarations (cli/options.py).
 """
 
 from __future__ import annotations
@@ -9,80 +10,158 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from unseen.data.sources import released_split
 from unseen.errors import UnseenError, UsageError, unknown_name
-from unseen.evaluation.selection import SourceValidation, default_rule, needs_validation_domains
-from unseen.fileio import write_text
+from unseen.evaluation.selection import SourceValidation, default_rule, needs_validation_domains, rule_names
+from unseen.fileio import write_toml
+from unseen.registry import find_registry
 
 WHERE = ("data_root", "device", "workers", "threads", "engine")
-"""Fields that say where a run happens, not what it is."""
+"""Fields that say where a run happens, not what it is; they are not part of its identity."""
 PROTECTION = ("protect", "protect_settings")
-"""Fields that say how updates are protected; runs without protection keep the identity they always had."""
+"""Fields about protection; a run without protection keeps the identity from before they existed."""
 TABLES = ("settings", "schedule_settings", "protect_settings")
-"""Fields that are tables of their own in the file."""
+"""Fields that are TOML tables in the file."""
 LATER: dict[str, Any] = {"update_dtype": "float32", "schedule": "constant", "schedule_settings": {}}
-"""Fields that came later: at these values they leave a run's identity as it was without them."""
+"""Fields that were added later: at these values they leave a run's identity as it was without them."""
+
+DATA = "Data"
+CLIENTS = "Clients"
+TRAINING = "Training"
+PROTECTED = "Protection"
+EXECUTION = "Execution"
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field of `RunConfig` is offered to users.
+
+    help      one or two short sentences
+    panel     group in `--help`
+    choices   every allowed value, where the set is closed
+    registry  the kind of `unseen list KIND` that lists the names
+    checked   whether a name must be in the registry (model names may also come from timm)
+    spelling  current name of a field that keeps an older one in files; both are accepted
+    flag      option on the command line, if not made from the name
+    metavar   placeholder for the value in `--help`
+    envvar    environment variable that is the default
+    """
+
+    help: str
+    panel: str
+    choices: tuple[str, ...] = ()
+    registry: str = ""
+    checked: bool = True
+    spelling: str = ""
+    flag: str = ""
+    metavar: str | None = None
+    envvar: str | None = None
+
+
+def option(default: Any, help: str, panel: str, **details: Any) -> Any:
+    """Declare a field with its option; `default` may be a type that makes it, or MISSING if there is none."""
+    kind = "default_factory" if isinstance(default, type) else "default"
+    return field(**{kind: default}, metadata={"option": Option(help, panel, **details)})
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One training run. `None` means: chosen from the data or the method, and then written down."""
+    """One training run. `None` means: chosen from the data or the method, and recorded once it is."""
 
-    # what is learnt
     data: str
-    hold_out: tuple[str, ...]
-    sources: tuple[str, ...] = ()
-    validate_on: tuple[str, ...] = ()
-    task: str | None = None
-    domain_column: str = "domain"
-    target: str = "target"
-    table_statistics: str = "federated"
-    image_size: int | None = None
-    augment: str | None = None
-    skip_unreadable: bool = False
-    validation: float = 0.1
-    test: float = 0.1
-    # who holds it
-    partition: str = "domain"
-    clients_per_domain: int = 1
-    alpha: float = 0.5
-    heterogeneity: float = 1.0
-    fraction: float = 1.0
-    # how it is learnt
-    method: str = "fedavg"
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    model: str | None = None
-    weights: str | None = None
-    rounds: int = 10
-    local_epochs: int = 1
-    batches_per_epoch: int | None = None
-    batch_size: int = 32
-    optimiser: str = "sgd"
-    lr: float = 0.01
-    schedule: str = "constant"
-    schedule_settings: Mapping[str, Any] = field(default_factory=dict)
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    label_smoothing: float = 0.0
-    seed: int = 0
-    evaluate_every: int = 1
-    selection: str = SourceValidation.name
-    precision: str = "float32"
-    compile: bool = False
-    update_dtype: str = "float32"
-    # how it is protected
-    protect: str = "none"
-    protect_settings: Mapping[str, Any] = field(default_factory=dict)
-    # where
-    data_root: str | None = None
-    device: str = "auto"
-    workers: int | None = None
-    threads: int | None = None
-    engine: str = "local"
+    hold_out: tuple[str, ...] = option(
+        MISSING, "Held-out domain, used for evaluation only (repeatable).", DATA
+    )
+    sources: tuple[str, ...] = option(
+        (), "Train on this domain instead of on all others (repeatable).", DATA, flag="--source"
+    )
+    validate_on: tuple[str, ...] = option(
+        (), "Domain kept out of training, by which the round is selected (repeatable).", DATA
+    )
+    task: str | None = option(None, "Tables: what is predicted.", DATA, registry="tasks")
+    domain_column: str = option("domain", "Tables: the column that names the domain.", DATA)
+    target: str = option("target", "Tables: the column to predict.", DATA)
+    table_statistics: str = option(
+        "federated",
+        "Tables: scale by federated statistics, or by each domain's own.",
+        DATA,
+        choices=("federated", "local"),
+    )
+    image_size: int | None = option(None, "Side of the square images, in pixels.", DATA)
+    augment: str | None = option(None, "Augmentation of training images.", DATA, registry="augmentations")
+    skip_unreadable: bool = option(False, "Leave unreadable image files out instead of stopping.", DATA)
+    validation: float = option(0.1, "Fraction of each source domain kept for model selection.", DATA)
+    test: float = option(0.1, "Fraction of each source domain kept for in-domain accuracy.", DATA)
+
+    partition: str = option(
+        "domain", "How samples are divided among clients.", CLIENTS, registry="partitions"
+    )
+    clients_per_domain: int = option(1, "Clients that share a domain.", CLIENTS)
+    alpha: float = option(0.5, "Dirichlet: small = clients have few classes each.", CLIENTS)
+    heterogeneity: float = option(1.0, "Mixed: 1 = one domain per client, 0 = all alike.", CLIENTS)
+    fraction: float = option(1.0, "Fraction of the clients that train in a round.", CLIENTS)
+
+    method: str = option("fedavg", "Federated method.", TRAINING, registry="methods")
+    settings: Mapping[str, Any] = option(
+        dict, "A setting of the method (repeatable).", TRAINING, flag="--set", metavar="KEY=VALUE"
+    )
+    model: str | None = option(None, "Model, also any timm name.", TRAINING, registry="models", checked=False)
+    weights: str | None = option(None, "Initial weights: a file, or imagenet.", TRAINING)
+    rounds: int = option(10, "Rounds of local training and aggregation.", TRAINING)
+    local_epochs: int = option(1, "Passes over a client's data per round.", TRAINING)
+    batches_per_epoch: int | None = option(None, "Make an epoch this many batches.", TRAINING)
+    batch_size: int = option(32, "Samples per batch.", TRAINING)
+    optimiser: str = option(
+        "sgd", "Optimizer of local training.", TRAINING, registry="optimizers", spelling="optimizer"
+    )
+    lr: float = option(0.01, "Learning rate.", TRAINING)
+    schedule: str = option("constant", "Learning rate over the rounds.", TRAINING, registry="schedules")
+    schedule_settings: Mapping[str, Any] = option(
+        dict, "A setting of the schedule (repeatable).", TRAINING, flag="--set-schedule", metavar="KEY=VALUE"
+    )
+    momentum: float = option(0.9, "Momentum of SGD.", TRAINING)
+    weight_decay: float = option(0.0, "Weight decay (L2).", TRAINING)
+    label_smoothing: float = option(0.0, "Label smoothing of the cross-entropy.", TRAINING)
+    seed: int = option(0, "Seed; the same seed gives the same weights.", TRAINING)
+    evaluate_every: int = option(1, "Rounds between evaluations.", TRAINING)
+    selection: str = option(
+        SourceValidation.name, "Rule that selects the round.", TRAINING, registry="selection-rules"
+    )
+    precision: str = option(
+        "float32", "Precision of training; bfloat16 needs a GPU.", TRAINING, choices=("float32", "bfloat16")
+    )
+    compile: bool = option(False, "Let PyTorch compile the model first.", TRAINING)
+    update_dtype: str = option(
+        "float32",
+        "Round what clients send; 16 bits halve the bytes.",
+        TRAINING,
+        choices=("float32", "float16", "bfloat16"),
+    )
+
+    protect: str = option(
+        "none", "Protection of updates before they leave a client.", PROTECTED, registry="protections"
+    )
+    protect_settings: Mapping[str, Any] = option(
+        dict,
+        "A setting of the protection (repeatable).",
+        PROTECTED,
+        flag="--protect-set",
+        metavar="KEY=VALUE",
+    )
+
+    data_root: str | None = option(None, "Folder of the named data sets.", DATA, envvar="UNSEEN_DATA")
+    device: str = option("auto", "auto, cpu, cuda or mps.", EXECUTION)
+    workers: int | None = option(None, "Processes that train clients in parallel.", EXECUTION)
+    threads: int | None = option(None, "Threads per process.", EXECUTION)
+    engine: str = option(
+        "local",
+        "local: on this machine; flower: at sites that keep their data.",
+        EXECUTION,
+        choices=("local", "flower"),
+    )
 
     def __post_init__(self) -> None:
         checks = {
@@ -102,24 +181,36 @@ class RunConfig:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
-        """Build a configuration from a file's or a caller's values; unknown names are refused.
+        """Build a configuration from a file's or a caller's values; unknown options are refused.
 
-        Where no domain is held out, those of the release are, if it has a split of its own. Validation
-        domains choose the round unless the caller names another rule.
+        Without held-out domains, those of the data set's official split are taken, if it has one. Validation
+        domains select the round unless another rule is named.
         """
-        known = {item.name for item in fields(cls)}
-        for name in values:
-            if name not in known:
-                raise unknown_name("option", name, known)
+        values = recorded_names(values)
         domains = {name: _names(values.get(name, ())) for name in ("hold_out", "sources", "validate_on")}
         if not domains["hold_out"]:
+            from unseen.data.sources import released_split
+
             hold_out, validate_on = released_split(str(values.get("data", "")))
             domains |= {"hold_out": hold_out, "validate_on": domains["validate_on"] or validate_on}
         rule = {"selection": default_rule(validation_domains=bool(domains["validate_on"]))}
         return cls(**{**rule, **values, **domains})
 
+    def check_names(self) -> None:
+        """Refuse a value that is none of its choices, or that its registry does not have."""
+        for item in fields(self):
+            declared, value = item.metadata.get("option"), getattr(self, item.name)
+            if declared is None or value is None:
+                continue
+            if declared.choices and value not in declared.choices:
+                raise unknown_name(item.name.replace("_", " "), value, declared.choices)
+            if declared.registry and declared.checked:
+                find_registry(declared.registry)[value]
+        if self.selection not in rule_names():
+            raise unknown_name("selection rule", self.selection, rule_names())
+
     def resolved(self, **chosen: Any) -> RunConfig:
-        """Fill in what was left open."""
+        """Return a copy with the open choices filled in."""
         return replace(self, **chosen)
 
     def identity(self, **content: str) -> str:
@@ -136,7 +227,7 @@ class RunConfig:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def differences(self, other: RunConfig) -> dict[str, tuple[Any, Any]]:
-        """List the fields that say what a run is and in which two configurations differ."""
+        """Map every field of a run's identity in which two configurations differ to both values."""
         mine, theirs = (
             asdict(config) | {name: _with_none_spelt(getattr(config, name)) for name in TABLES}
             for config in (self, other)
@@ -146,15 +237,12 @@ class RunConfig:
         }
 
     def save(self, path: Path) -> None:
-        """Write the configuration as TOML; None is left out, and of a setting spelt `none`."""
-        values = {key: value for key, value in asdict(self).items() if value is not None}
-        tables = {name: values.pop(name) for name in TABLES}
-        lines = [f"{key} = {_toml(value)}" for key, value in values.items()]
-        for name, table in tables.items():
-            if name == "settings" or table:
-                lines += ["", f"[{name}]"]
-                lines += [f"{key} = {_toml(value)}" for key, value in _with_none_spelt(table).items()]
-        write_text(path, "\n".join(lines) + "\n")
+        """Write the configuration as TOML; None is left out, and written as `none` in settings."""
+        values = asdict(self)
+        tables = {name: _with_none_spelt(values.pop(name)) for name in TABLES}
+        write_toml(
+            path, {**values, **{name: table for name, table in tables.items() if table or name == "settings"}}
+        )
 
     @classmethod
     def load(cls, path: Path) -> RunConfig:
@@ -168,6 +256,23 @@ class RunConfig:
         return cls.from_mapping(values)
 
 
+def recorded_names(values: Mapping[str, Any], *, kind: str = "option") -> dict[str, Any]:
+    """Return values under the names that files record, from either spelling; unknown names are refused.
+
+    kind  what the names are, for the message
+    """
+    known = {
+        declared.spelling
+        if (declared := item.metadata.get("option")) and declared.spelling
+        else item.name: item.name
+        for item in fields(RunConfig)
+    }
+    for name in values:
+        if name not in known and name not in known.values():
+            raise unknown_name(kind, name, known)
+    return {known.get(name, name): value for name, value in values.items()}
+
+
 def _names(given: str | Iterable[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
@@ -175,8 +280,3 @@ def _names(given: str | Iterable[str]) -> tuple[str, ...]:
 def _with_none_spelt(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Write None as a user would, `none`: TOML knows no null, and a setting left out would be its default."""
     return {key: "none" if value is None else value for key, value in settings.items()}
-
-
-def _toml(value: Any) -> str:
-    """Write a plain value as TOML (JSON's strings, numbers and lists of them are TOML too)."""
-    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)

@@ -106,7 +106,7 @@ def locked(lock: Path, *, place: Path, option: str = "--out") -> Iterator[None]:
 
 
 def cache_folder() -> Path:
-    """Return the folder for what takes long to make: $UNSEEN_CACHE, $XDG_CACHE_HOME/unseen or ~/.cache/unseen."""
+    """Find the folder for slow results: $UNSEEN_CACHE, $XDG_CACHE_HOME/unseen or ~/.cache/unseen."""
     if chosen := os.environ.get("UNSEEN_CACHE"):
         return Path(chosen).expanduser()
     if shared := os.environ.get("XDG_CACHE_HOME"):

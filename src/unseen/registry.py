@@ -21,11 +21,26 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from unseen.errors import UsageError, unknown_name
 
 T = TypeVar("T")
+REGISTRIES = {
+    "methods": "unseen.methods.base:METHODS",
+    "models": "unseen.models.factory:MODELS",
+    "data": "unseen.data.sources:SOURCES",
+    "optimizers": "unseen.training.optimizers:OPTIMIZERS",
+    "schedules": "unseen.training.schedules:SCHEDULES",
+    "augmentations": "unseen.data.augment:AUGMENTATIONS",
+    "partitions": "unseen.federation.partition:PARTITIONS",
+    "metrics": "unseen.tasks.metrics:METRICS",
+    "selection-rules": "unseen.evaluation.selection:SELECTION_RULES",
+    "tasks": "unseen.tasks.base:TASKS",
+    "protections": "unseen.privacy.base:PROTECTIONS",
+    "callbacks": "unseen.callbacks.base:CALLBACKS",
+}
+"""Kind, as in `unseen list KIND` -> module and attribute of its registry; imported when it is asked for."""
 PLUGINS_VARIABLE = "UNSEEN_PLUGINS"
 """Environment variable with plugin files, separated as in PATH; worker processes inherit it."""
 _PLUGIN_PREFIX = "unseen_plugin_"
@@ -43,6 +58,7 @@ class Registry(Generic[T]):
         self.kind, self.group, self.builtin = kind, group, builtin
         self._entries: dict[str, T] = {}
         self._loaded = False
+        self._plugins = ""
 
     def register(self, name: str) -> Callable[[T], T]:
         """Enter the decorated object under `name`."""
@@ -74,10 +90,14 @@ class Registry(Generic[T]):
         return len(self._entries)
 
     def _load(self) -> None:
-        """Import the built-in entries, then those of installed packages and plugin files, once."""
-        if self._loaded:
+        """Import the built-in entries, then those of installed packages and plugin files, each once."""
+        plugins = os.environ.get(PLUGINS_VARIABLE, "")
+        loaded, changed = self._loaded, plugins != self._plugins
+        self._loaded, self._plugins = True, plugins  # first, since what is imported may look names up itself
+        if changed and loaded:
+            load_plugin_files()
+        if loaded:
             return
-        self._loaded = True  # first, since what is imported may look names up itself
         for module in self.builtin:
             importlib.import_module(module)
         for point in entry_points(group=self.group):
@@ -113,6 +133,15 @@ def load_plugin_files() -> None:
             importlib.import_module(_module_name(name))
         except Exception as error:
             raise UsageError(f"the plugin {name} cannot be imported: {error}") from error
+
+
+def find_registry(kind: str) -> Registry[Any]:
+    """Return the registry of a kind such as "methods"."""
+    if kind not in REGISTRIES:
+        raise unknown_name("kind", kind, REGISTRIES)
+    module, _, attribute = REGISTRIES[kind].partition(":")
+    registry: Registry[Any] = getattr(importlib.import_module(module), attribute)
+    return registry
 
 
 class _PluginFinder(MetaPathFinder):

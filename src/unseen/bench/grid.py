@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unseen.bench.bench_job import RELEASED, BenchJob, job_config
-from unseen.config import WHERE, RunConfig
+from unseen.config import WHERE, recorded_names
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.evaluation.selection import LeaveOneDomainOut, SourceValidation
 from unseen.fileio import to_toml, write_text
@@ -115,8 +115,10 @@ class Grid:
         if not all(isinstance(seed, int) for seed in seeds):
             raise UsageError(f"seeds must be whole numbers, not {list(seeds)}")
         given = {"common": {}, "methods": {}, **values, **lists, "seeds": seeds}
-        for name in ("common", "methods"):
-            _require_tables(name, given[name], nested=name == "methods")
+        given["common"] = _options("common", given["common"])
+        if not isinstance(given["methods"], Mapping):
+            raise UsageError("[methods] must be a table of tables: label = { ... }")
+        given["methods"] = {label: _options("methods", table) for label, table in given["methods"].items()}
         return cls(**given)
 
     @classmethod
@@ -167,13 +169,9 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
     return (value,) if isinstance(value, str | int) else tuple(value)
 
 
-def _require_tables(name: str, value: Any, *, nested: bool) -> None:
-    """Refuse a grid whose [common] or [methods] is no table, or whose options RunConfig does not know."""
-    tables = value.values() if nested and isinstance(value, Mapping) else [value]
-    if not all(isinstance(table, Mapping) for table in tables) or not isinstance(value, Mapping):
-        raise UsageError(f"[{name}] must be a table" + (" of tables: label = {{ ... }}" if nested else ""))
-    known = {item.name for item in fields(RunConfig)}
-    for table in tables:
-        for option in table:
-            if option not in known:
-                raise unknown_name(f"option in [{name}]", option, known)
+def _options(name: str, table: Any) -> dict[str, Any]:
+    """Return the options of [common] or of one label in [methods]; unknown ones are refused."""
+    if not isinstance(table, Mapping):
+        what = "a table" if name == "common" else "a table of tables: label = { ... }"
+        raise UsageError(f"[{name}] must be {what}")
+    return recorded_names(table, kind=f"option in [{name}]")

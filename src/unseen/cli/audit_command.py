@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from unseen.cli.console import messages, print_json, results
-from unseen.cli.train_command import parse_settings
+from unseen.cli.options import parse_settings
 from unseen.errors import UsageError
 
 if TYPE_CHECKING:

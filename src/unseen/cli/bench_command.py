@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from unseen.cli import options as shared
 from unseen.cli.console import INTERRUPTED, messages, print_json, results
-from unseen.cli.train_command import parse_settings
+from unseen.cli.options import option_group, parse_settings, run_options, with_options, with_plugins
+from unseen.config import EXECUTION, WHERE
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.fileio import write_json
 
@@ -25,54 +25,83 @@ if TYPE_CHECKING:
     from unseen.bench.runner import BenchOutcome
     from unseen.bench.workers import Placement
 
-EXAMPLES = """Examples:
 
-    unseen bench rotated-digits --methods fedavg,csac --hold-out all --seeds 3 --rounds 5 --out my_bench
-
-    unseen bench --out my_bench --retry-failed
-
-    unseen bench grid.toml --out my_bench --selection lodo --baseline fedavg
-
-    unseen bench grid.toml --search 20 --workers 4
-"""
-
-_GRID = "What is compared"
-_HOW = "How it is learnt (all jobs)"
-_COMMON = (
-    "rounds",
-    "local_epochs",
-    "batch_size",
-    "optimiser",
-    "lr",
-    "schedule",
-    "image_size",
-    "weights",
-    "clients_per_domain",
-    "evaluate_every",
-    "validation",
-    "test",
-)
-_OF_GRID = ("methods", "hold_out", "seeds", "models", "set_", "baseline", "selection", "search")
+_GRID = "Comparison"
+_ALL_JOBS = "Options of every run"
+OF_THE_GRID = ("hold_out", "seed", "method", "model", "settings", "selection", *WHERE)
+"""Fields of `RunConfig` that a bench takes in another way than as one value for all jobs."""
 
 
-def bench_command(  # noqa: PLR0917 (one parameter an option)
+@dataclass(frozen=True)
+class BenchRunOptions:
+    """Where the jobs of a bench run and where its results are written."""
+
+    data_root: Annotated[
+        str | None,
+        typer.Option(help="Folder of the named data sets.", envvar="UNSEEN_DATA", rich_help_panel=EXECUTION),
+    ] = None
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.", rich_help_panel=EXECUTION)] = (
+        None
+    )
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Jobs in parallel; one per core if not given.", rich_help_panel=EXECUTION),
+    ] = None
+    threads: Annotated[int, typer.Option(help="Threads per job.", rich_help_panel=EXECUTION)] = 1
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Bench folder; made under runs/ if not given.", rich_help_panel=EXECUTION),
+    ] = None
+    work: Annotated[
+        Path | None, typer.Option(help="Folder of the jobs, if not OUT/jobs.", rich_help_panel=EXECUTION)
+    ] = None
+    latex: Annotated[
+        Path | None,
+        typer.Option(help="File for the LaTeX tables, if not OUT/table.tex.", rich_help_panel=EXECUTION),
+    ] = None
+    csv: Annotated[
+        Path | None,
+        typer.Option(help="File for the CSV table, if not OUT/table.csv.", rich_help_panel=EXECUTION),
+    ] = None
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Try failed jobs again.", rich_help_panel=EXECUTION)
+    ] = False
+    collect: Annotated[
+        bool,
+        typer.Option(
+            "--collect", help="Run nothing; write the outputs of finished jobs.", rich_help_panel=EXECUTION
+        ),
+    ] = False
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the results as JSON.", rich_help_panel=EXECUTION)
+    ] = False
+
+
+@with_plugins
+@with_options(common=run_options(without=OF_THE_GRID, panel=_ALL_JOBS), jobs=option_group(BenchRunOptions))
+def bench_command(
     source: Annotated[
         str | None,
         typer.Argument(
             metavar="GRID|DATA", help="A grid file (.toml), or data as in `unseen train`; neither goes on."
         ),
     ] = None,
+    *,
     methods: Annotated[
-        str | None, typer.Option(help="Methods, by commas: fedavg,csac.", rich_help_panel=_GRID)
+        str | None, typer.Option(help="Methods, separated by commas: fedavg,csac.", rich_help_panel=_GRID)
     ] = None,
     hold_out: Annotated[
         list[str] | None,
-        typer.Option(help="Domains held out in turn, by commas; `all` for every one.", rich_help_panel=_GRID),
+        typer.Option(
+            help="Domains held out in turn, separated by commas; `all` for every one.", rich_help_panel=_GRID
+        ),
     ] = None,
     seeds: Annotated[
         str | None, typer.Option(help="How many (3), or which (0,1,2).", rich_help_panel=_GRID)
     ] = None,
-    models: Annotated[str | None, typer.Option(help="Models, by commas.", rich_help_panel=_GRID)] = None,
+    models: Annotated[
+        str | None, typer.Option(help="Models, separated by commas.", rich_help_panel=_GRID)
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -88,7 +117,7 @@ def bench_command(  # noqa: PLR0917 (one parameter an option)
     selection: Annotated[
         str | None,
         typer.Option(
-            help="lodo: leave-one-domain-out cross-validation as well; it takes runs of its own. Source "
+            help="lodo: leave-one-domain-out cross-validation as well; it takes additional runs. Source "
             "validation, last round and oracle are always shown.",
             rich_help_panel=_GRID,
         ),
@@ -96,83 +125,61 @@ def bench_command(  # noqa: PLR0917 (one parameter an option)
     search: Annotated[
         int | None,
         typer.Option(
-            help="Trials of a random search for every method, chosen by source validation.",
+            help="Trials of a random search per method, selected by source validation.",
             rich_help_panel=_GRID,
         ),
     ] = None,
-    rounds: Annotated[int | None, typer.Option(rich_help_panel=_HOW)] = None,
-    local_epochs: Annotated[int | None, typer.Option(rich_help_panel=_HOW)] = None,
-    batch_size: Annotated[int | None, typer.Option(rich_help_panel=_HOW)] = None,
-    optimiser: Annotated[
-        str | None,
-        typer.Option(
-            "--optimizer",
-            "--optimiser",
-            help="sgd, adam, adamw, rmsprop or adagrad; see unseen list optimizers.",
-            rich_help_panel=_HOW,
-        ),
-    ] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.", rich_help_panel=_HOW)] = None,
-    schedule: Annotated[
-        str | None,
-        typer.Option(
-            help="Learning rate over the rounds: constant, cosine, exponential or step.", rich_help_panel=_HOW
-        ),
-    ] = None,
-    image_size: Annotated[int | None, typer.Option(rich_help_panel=_HOW)] = None,
-    weights: Annotated[str | None, typer.Option(help="Initial weights.", rich_help_panel=_HOW)] = None,
-    clients_per_domain: Annotated[int | None, typer.Option(rich_help_panel=_HOW)] = None,
-    evaluate_every: Annotated[
-        int | None, typer.Option(help="Rounds between evaluations.", rich_help_panel=_HOW)
-    ] = None,
-    validation: Annotated[
-        float | None, typer.Option(help="Part of a source kept for selection.", rich_help_panel=_HOW)
-    ] = None,
-    test: Annotated[
-        float | None, typer.Option(help="Part of a source kept for in-domain accuracy.", rich_help_panel=_HOW)
-    ] = None,
-    data_root: shared.DataRoot = None,
-    device: shared.Device = None,
-    workers: shared.Workers = None,
-    threads: shared.Threads = 1,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Bench folder; made under runs/ if not given.", rich_help_panel=shared.WHERE),
-    ] = None,
-    work: shared.Work = None,
-    latex: shared.Latex = None,
-    csv: shared.Csv = None,
-    retry_failed: shared.RetryFailed = False,
-    collect: shared.Collect = False,
-    as_json: shared.AsJson = False,
+    common: dict[str, Any],
+    jobs: BenchRunOptions,
 ) -> None:
-    """Compare methods on every held-out domain with several seeds, and write tables that can be trusted.
+    """Compare methods on every held-out domain with several seeds; write tables with significance tests.
 
     Jobs run in parallel. Stop at any time; the same command goes on, and finished jobs are never repeated.
+
+    Examples:
+
+        unseen bench rotated-digits --methods fedavg,csac --hold-out all --seeds 3 --rounds 5 --out my_bench
+
+        unseen bench --out my_bench --retry-failed
+
+        unseen bench grid.toml --out my_bench --selection lodo --baseline fedavg
+
+        unseen bench grid.toml --search 20 --workers 4
     """
-    options = {name: value for name, value in locals().items() if value is not None}
-    given = {name.rstrip("_"): options[name] for name in _OF_GRID if name in options}
-    given["common"] = {name: options[name] for name in _COMMON if name in options}
-    if source is None and out is None:
+    if source is None and jobs.out is None:
         raise UsageError("name a grid file or data: unseen bench GRID.toml (see `unseen bench --help`)")
+    changes = {
+        "methods": methods,
+        "hold_out": hold_out,
+        "seeds": seeds,
+        "models": models,
+        "set": set_,
+        "baseline": baseline,
+        "selection": selection,
+        "search": search,
+    }
+    given = {name: value for name, value in changes.items() if value is not None}
+    place = jobs.out or default_out(str(source))
+    run_grid(lambda: grid_from(source, place, {**given, "common": common}), place, jobs)
+
+
+def run_grid(read_grid: Callable[[], Grid], place: Path, jobs: BenchRunOptions) -> None:
+    """Run the missing jobs of a grid in the bench folder `place`, write its outputs and print them."""
     from unseen.bench import WORKERS
     from unseen.child_processes import start_fork_server
 
-    if not collect:
+    if not jobs.collect:
         start_fork_server(WORKERS)
     from unseen.bench.bench_folder import BenchFolder
     from unseen.bench.workers import Placement
 
-    place = out or default_out(str(source))
-    grid = grid_from(source, place, given)
-    folder = BenchFolder(place, work)
-    where = Placement(threads=threads, device=device, data_root=data_root)
-    again = shlex.join(["unseen", "bench", "--out", str(place), *(["--work", str(work)] if work else [])])
-    outcome, grid = _run(
-        grid, folder, where, workers=workers, retry=retry_failed, collect=collect, again=again
-    )
-    found = write_all(grid, folder, outcome, latex=latex, csv=csv)
-    if as_json:
+    grid, folder = read_grid(), BenchFolder(place, jobs.work)
+    where = Placement(threads=jobs.threads, device=jobs.device, data_root=jobs.data_root)
+    work = ["--work", str(jobs.work)] if jobs.work else []
+    again = shlex.join(["unseen", "bench", "--out", str(place), *work])
+    outcome, grid = _run(grid, folder, where, jobs, again=again)
+    found = write_all(grid, folder, outcome, latex=jobs.latex, csv=jobs.csv)
+    if jobs.as_json:
         print_json(found.values)
     else:
         found.print(results())
@@ -184,20 +191,10 @@ def bench_command(  # noqa: PLR0917 (one parameter an option)
         sys.exit(1)
 
 
-bench_command.__doc__ = f"{bench_command.__doc__}\n\n{EXAMPLES}"
-
-
 def _run(
-    grid: Grid,
-    folder: BenchFolder,
-    where: Placement,
-    *,
-    workers: int | None,
-    retry: bool,
-    collect: bool,
-    again: str,
+    grid: Grid, folder: BenchFolder, where: Placement, jobs: BenchRunOptions, *, again: str
 ) -> tuple[BenchOutcome, Grid]:
-    """Run what is missing under the eyes of the user; Ctrl-C leaves with a line on how to go on."""
+    """Run the missing jobs with live progress; Ctrl-C leaves with a line on how to go on."""
     from unseen.bench.runner import (
         bench_state,
         choose_workers,
@@ -211,16 +208,21 @@ def _run(
 
     console = messages()
     try:
-        known = known_domains(grid, folder) or (domains_of_results(grid, folder) if collect else None)
+        known = known_domains(grid, folder) or (domains_of_results(grid, folder) if jobs.collect else None)
         if known is None:
             with DelayedProgressBar(console) as bar:
                 known = look_at_data(grid, where, progress=bar)
-        if collect:
+        if jobs.collect:
             return bench_state(known, folder), known
-        hands = choose_workers(workers, where)
-        with BenchProgress(console, workers=hands) as view:
+        parallel = choose_workers(jobs.workers, where)
+        with BenchProgress(console, workers=parallel) as view:
             outcome = run_bench(
-                known, folder, workers=hands, placement=where, retry_failed=retry, callback=view
+                known,
+                folder,
+                workers=parallel,
+                placement=where,
+                retry_failed=jobs.retry_failed,
+                callback=view,
             )
         return outcome, known
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`unseen reproduce`: a table or figure of a paper again, with the published rows beside ours."""
+"""`unseen reproduce`: a table or figure of a paper again, with the published rows next to ours."""
 
 from __future__ import annotations
 
@@ -8,31 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from unseen.cli import options as shared
+from unseen.cli.bench_command import BenchRunOptions, changed, run_grid, words
 from unseen.cli.console import messages, print_json, results
-from unseen.errors import UnseenError, UsageError
+from unseen.cli.options import option_group, with_options, with_plugins
+from unseen.errors import UnseenError, UsageError, unknown_name
 
 if TYPE_CHECKING:
     from unseen.bench.grid import Grid
     from unseen.bench.papers.readiness import Readiness
     from unseen.bench.papers.recipe import Recipe
 
-EXAMPLES = """Examples:
-
-    unseen reproduce --list
-
-    unseen reproduce csac-table3 --show
-
-    unseen reproduce csac-table3 --budget small --out csac-table3
-"""
-
 RESOLVED = "recipe.toml"
-"""The grid that a recipe came to, with the weights and domains that are there; for `unseen bench` too."""
-_WHAT = "What is run"
+"""The recipe's grid with the weights and domains that are available; `unseen bench` accepts it too."""
+_WHAT = "Recipe"
 
 
-def reproduce_command(  # noqa: PLR0917 (one parameter an option)
+@with_plugins
+@with_options(jobs=option_group(BenchRunOptions))
+def reproduce_command(
     name: Annotated[str | None, typer.Argument(metavar="RECIPE", help="See --list.")] = None,
+    *,
     listed: Annotated[
         bool,
         typer.Option("--list", help="Show all recipes, and what each lacks here.", rich_help_panel=_WHAT),
@@ -52,11 +47,11 @@ def reproduce_command(  # noqa: PLR0917 (one parameter an option)
     ] = None,
     methods: Annotated[
         str | None,
-        typer.Option(help="Only these labels of the recipe, by commas.", rich_help_panel=_WHAT),
+        typer.Option(help="Only these labels of the recipe, separated by commas.", rich_help_panel=_WHAT),
     ] = None,
     hold_out: Annotated[
         list[str] | None,
-        typer.Option(help="Only these held-out domains, by commas.", rich_help_panel=_WHAT),
+        typer.Option(help="Only these held-out domains, separated by commas.", rich_help_panel=_WHAT),
     ] = None,
     selection: Annotated[
         str | None,
@@ -68,34 +63,32 @@ def reproduce_command(  # noqa: PLR0917 (one parameter an option)
     from_scratch: Annotated[
         bool,
         typer.Option(
-            "--from-scratch", help="Begin with random weights, not pretrained ones.", rich_help_panel=_WHAT
+            "--from-scratch",
+            help="Start from random weights, not from pretrained ones.",
+            rich_help_panel=_WHAT,
         ),
     ] = False,
-    data_root: shared.DataRoot = None,
-    device: shared.Device = None,
-    workers: shared.Workers = None,
-    threads: shared.Threads = 1,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Bench folder; runs/RECIPE-BUDGET if not given.", rich_help_panel=shared.WHERE),
-    ] = None,
-    work: shared.Work = None,
-    latex: shared.Latex = None,
-    csv: shared.Csv = None,
-    retry_failed: shared.RetryFailed = False,
-    collect: shared.Collect = False,
-    as_json: shared.AsJson = False,
+    jobs: BenchRunOptions,
 ) -> None:
-    """Make a table or figure of a paper again, with the published rows beside ours.
+    """Make a table or figure of a paper again, with the published rows next to ours.
 
     A recipe is a bench in the setting of its paper. Stop at any time; the same command goes on.
+
+    Examples:
+
+        unseen reproduce --list
+
+        unseen reproduce csac-table3 --show
+
+        unseen reproduce csac-table3 --budget small --out csac-table3
     """
-    root = Path(data_root).expanduser() if data_root else None
+    root = Path(jobs.data_root).expanduser() if jobs.data_root else None
     if listed:
-        print_recipes(root, as_json=as_json)
+        print_recipes(root, as_json=jobs.as_json)
         return
     if name is None:
         raise UsageError("name a recipe: unseen reproduce csac-table3 (see `unseen reproduce --list`)")
+    from unseen.bench.grid import Grid
     from unseen.bench.papers.recipe import load_recipe
 
     recipe = load_recipe(name)
@@ -108,42 +101,23 @@ def reproduce_command(  # noqa: PLR0917 (one parameter an option)
     }
     given = {key: value for key, value in changes.items() if value is not None}
     if show:
-        print_recipe(recipe, _changed(recipe.grid(budget), given), budget=budget, root=root, as_json=as_json)
+        print_recipe(
+            recipe, _changed(recipe.grid(budget), given), budget=budget, root=root, as_json=jobs.as_json
+        )
         return
     grid = _ready(recipe, _changed(recipe.grid(budget), given), root, from_scratch=from_scratch)
-    place = out or Path("runs") / f"{recipe.name}-{budget}"
+    place = jobs.out or Path("runs") / f"{recipe.name}-{budget}"
     if place.is_file():
         raise UsageError(f"{place} is a file; --out takes a folder")
     place.mkdir(parents=True, exist_ok=True)
     grid.save(place / RESOLVED)
-    from unseen.cli.bench_command import bench_command
-
-    bench_command(
-        str(place / RESOLVED),
-        out=place,
-        work=work,
-        workers=workers,
-        threads=threads,
-        device=device,
-        data_root=data_root,
-        latex=latex,
-        csv=csv,
-        retry_failed=retry_failed,
-        collect=collect,
-        as_json=as_json,
-    )
-    if recipe.figure and not as_json:
+    run_grid(lambda: Grid.from_toml(place / RESOLVED), place, jobs)
+    if recipe.figure and not jobs.as_json:
         results().print(_where_the_figure_is(recipe), soft_wrap=True)
-
-
-reproduce_command.__doc__ = f"{reproduce_command.__doc__}\n\n{EXAMPLES}"
 
 
 def _changed(grid: Grid, given: dict[str, Any]) -> Grid:
     """Narrow a recipe down; labels and domains that it does not have are refused."""
-    from unseen.cli.bench_command import changed, words
-    from unseen.errors import unknown_name
-
     for kind, known in (("methods", tuple(grid.methods)), ("hold_out", grid.hold_out)):
         for word in words(given.get(kind, [])):
             if word not in known:
@@ -152,7 +126,7 @@ def _changed(grid: Grid, given: dict[str, Any]) -> Grid:
 
 
 def _ready(recipe: Recipe, grid: Grid, root: Path | None, *, from_scratch: bool) -> Grid:
-    """Put weights and domains in that are there, or say what is missing."""
+    """Fill in the weights and domains that are available, or say what is missing."""
     from unseen.bench.papers.readiness import check_readiness, with_weights, without_domains
 
     found = check_readiness(grid, root)
@@ -172,7 +146,7 @@ def _where_the_figure_is(recipe: Recipe) -> str:
 
 
 def print_recipes(root: Path | None, *, as_json: bool) -> None:
-    """List all recipes with what each lacks; what to do about it stands once below."""
+    """List all recipes with what each lacks; print once how to get it."""
     from unseen.bench.papers.readiness import check_readiness
     from unseen.bench.papers.recipe import list_recipes, load_recipe
     from unseen.models.pretrained import weights_place

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from unseen.config import RunConfig
 from unseen.data import DataRequest, DataSet, load_data
-from unseen.data.augment import AUGMENTATIONS
 from unseen.data.sources import Progress, no_progress, resolve_data_root
 from unseen.data.transforms import Normalize
 from unseen.devices import choose_device
-from unseen.engine import UPDATE_DTYPES, Experiment, WorkerConfig, choose_workers
-from unseen.errors import UnseenError, UsageError, unknown_name
-from unseen.evaluation.selection import rule_names
+from unseen.engine import Experiment, WorkerConfig, choose_workers
+from unseen.errors import UnseenError, UsageError
 from unseen.federation import (
-    PARTITIONS,
     Federation,
     PartitionConfig,
     SplitFractions,
@@ -29,7 +26,6 @@ from unseen.methods.base import Method
 from unseen.models import InputSpec, Network, build_model
 from unseen.models.pretrained import find_weights_file
 from unseen.privacy import PlannedRun, Protection, make_protection
-from unseen.tasks import TASKS
 from unseen.training import LocalTrainingConfig, Preprocessor, check_precision
 
 if TYPE_CHECKING:
@@ -189,17 +185,7 @@ def check_names(config: RunConfig) -> Method[Any]:
         raise UsageError(
             f"--protect {protection.name} cannot serve {method.name}: {reason}. It serves {', '.join(served)}"
         )
-    for kind, name, known in (
-        ("selection rule", config.selection, rule_names()),
-        ("partition", config.partition, PARTITIONS),
-        ("augmentation", config.augment or "none", AUGMENTATIONS),
-        ("engine", config.engine, ("local", "flower")),
-        ("dtype of updates", config.update_dtype, UPDATE_DTYPES),
-        ("table statistics", config.table_statistics, ("federated", "local")),
-        ("task", config.task or next(iter(TASKS)), TASKS),
-    ):
-        if name not in known:
-            raise unknown_name(kind, name, known)
+    config.check_names()
     if config.update_dtype != "float32" and config.protect != "none":
         raise UsageError(
             f"--update-dtype is for updates that are sent as they are, not with --protect {config.protect}"
