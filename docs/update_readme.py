@@ -1,9 +1,11 @@
-"""Write the parts of README.md and results/README.md that follow from elsewhere.
+"""Write the parts of the documents that follow from code and records.
 
-python docs/update_readme.py           the demo's output and the table of methods, from results/demo and the
-                                       registry; the means of all grids, from their results.jsonl
-python docs/update_readme.py --demo    after a fresh run of the demo, whose results replace results/demo and
-                                       whose page is photographed anew; needs Chromium
+python docs/update_readme.py           README.md: the demo's output, from results/demo
+                                       docs/methods/README.md: the table of methods, from the registry
+                                       docs/methods/NAME.md: a page to fill in for every method without one
+                                       results/README.md: the means of all grids, from their results.jsonl
+python docs/update_readme.py --demo    the same after a fresh run of the demo, which replaces results/demo and
+                                       the screenshot of its page; needs Chromium
 """
 
 from __future__ import annotations
@@ -16,14 +18,16 @@ import sys
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from unseen.bench.statistics import Estimate
+    from unseen.methods import Method
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "demo"
-PICTURE = ROOT / "docs" / "images" / "report.png"
+SCREENSHOT = ROOT / "docs" / "images" / "report.png"
+METHOD_PAGES = ROOT / "docs" / "methods"
 BROWSER = (
     "chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --hide-scrollbars --virtual-time-budget=10000"
@@ -47,7 +51,7 @@ def run_demo() -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "unseen", "demo", "--out", "demo"]
         done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
-        photograph(Path(folder) / "demo" / "csac" / "report.html", PICTURE)
+        take_screenshot(Path(folder) / "demo" / "csac" / "report.html", SCREENSHOT)
         shutil.rmtree(RESULTS, ignore_errors=True)
         for result in sorted(Path(folder).glob("demo/*/result.json")):
             place = RESULTS / result.parent.name
@@ -59,26 +63,26 @@ def run_demo() -> None:
     (RESULTS / "README.md").write_text(about, encoding="utf-8")
 
 
-def photograph(page: Path, picture: Path) -> None:
-    """Take a picture of the upper part of a page: headline, results, the curves over the rounds."""
+def take_screenshot(page: Path, image: Path) -> None:
+    """Save the upper part of a page as an image: headline, results, the curves over the rounds."""
     with tempfile.TemporaryDirectory() as profile:
-        where = [f"--user-data-dir={profile}", "--window-size=1100,1480", f"--screenshot={picture}"]
+        where = [f"--user-data-dir={profile}", "--window-size=1100,1480", f"--screenshot={image}"]
         subprocess.run([*BROWSER.split(), *where, page.as_uri()], check=True, capture_output=True)
 
 
 def demo_block() -> str:
-    """The demo as a console session."""
+    """Show the demo as a console session."""
     output = (RESULTS / "output.txt").read_text(encoding="utf-8")
     return f"```console\n$ unseen demo\n{output}```"
 
 
 def demo_results() -> list[dict[str, object]]:
-    """The results behind the demo's output."""
+    """Read the results that the demo's output shows."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*/result.json"))]
 
 
 def methods_block() -> str:
-    """One row for every registered method, with a link to its page."""
+    """Make the table of registered methods, with links to their pages and papers."""
     from unseen.methods import METHODS
 
     lines = ["| `--method` | what it does | paper | what leaves a site |", "|---|---|---|---|"]
@@ -86,14 +90,55 @@ def methods_block() -> str:
         method = METHODS[name]
         first, *others = method.paper.authors.split(",")
         paper = f"{first}{' et al.' if others else ''}, {method.paper.venue} {method.paper.year}"
-        lines.append(
-            f"| [`{name}`](docs/methods/{name}.md) | {method.summary} | {paper} | {', '.join(method.sends)} |"
-        )
+        cells = [
+            f"[`{name}`]({name}.md)",
+            method.summary,
+            f"[{paper}]({method.paper.url})" if method.paper.url else paper,
+            ", ".join(method.sends),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
+def method_page(method: type[Method[Any]]) -> str:
+    """Make the page of a method with what its code says, ready to be filled in."""
+    from unseen.methods import describe_settings
+
+    paper = method.paper
+    title = f"[*{paper.title}*]({paper.url})" if paper.url else f"*{paper.title}*"
+    rows = [
+        f"| `{name}` | {default} | {meaning} |"
+        for name, default, meaning in describe_settings(method.settings_type())
+    ]
+    settings = ["| setting | default | meaning |", "|---|---|---|", *rows] if rows else ["It has none."]
+    sections = {
+        "Idea": [f"{method.summary[0].upper()}{method.summary[1:]}."],
+        "Equations": [" ".join((method.__doc__ or "").split())],
+        "Settings": settings,
+        "What leaves the client": [f"{', '.join(method.sends).capitalize()}."],
+        "Where our reading differs": ["Nowhere that we know of."],
+    }
+    parts = [f"## {heading}\n" + "\n".join(lines) for heading, lines in sections.items()]
+    head = (
+        f"# {method.title}\n\n{paper.authors}: {title}, {paper.venue} {paper.year}.\n"
+        f"`unseen train DATA --hold-out DOMAIN --method {method.name}`"
+    )
+    return "\n\n".join([head, *parts]) + "\n"
+
+
+def add_missing_pages(folder: Path = METHOD_PAGES) -> list[Path]:
+    """Write a page for every method that has none; return those written."""
+    from unseen.methods import METHODS
+
+    missing = {folder / f"{name}.md": METHODS[name] for name in METHODS}
+    missing = {path: method for path, method in missing.items() if not path.exists()}
+    for path, method in missing.items():
+        path.write_text(method_page(method), encoding="utf-8")
+    return list(missing)
+
+
 def grids_block() -> str:
-    """For every grid that was run, the means of its methods, with the published ones where there are any."""
+    """Show the means of the methods of every grid that was run, next to published ones where there are any."""
     index = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
     named = dict.fromkeys(re.findall(r"^\| \[([\w-]+)\]", index, re.MULTILINE))
     folders = [ROOT / "results" / name for name in named]
@@ -101,7 +146,7 @@ def grids_block() -> str:
 
 
 def grid_part(folder: Path) -> str:
-    """A heading and a table: one row a method, means over the held-out domains in percent."""
+    """Make a heading and a table: one row per method, means over the held-out domains in percent."""
     from unseen.bench.bench_tables import mean_over_domains
     from unseen.bench.grid import Grid
     from unseen.bench.published_rows import published_rows
@@ -130,7 +175,7 @@ def grid_part(folder: Path) -> str:
 
 
 def percent(estimate: Estimate | None, *, decimals: int) -> str:
-    """A mean and its standard error; a dash where a domain has no run."""
+    """Format a mean and its standard error; a dash where a domain has no run."""
     if estimate is None:
         return NO_NUMBER
     error = "" if estimate.error is None else f" ± {100 * estimate.error:.{decimals}f}"
@@ -148,17 +193,29 @@ def with_block(text: str, name: str, content: str) -> str:
 
 
 def updated(text: str) -> str:
-    """The README as it should be."""
-    return with_block(with_block(text, "demo", demo_block()), "methods", methods_block())
+    """Bring the README up to date."""
+    return with_block(text, "demo", demo_block())
+
+
+def updated_methods(text: str) -> str:
+    """Bring the index of methods up to date."""
+    return with_block(text, "methods", methods_block())
 
 
 def updated_results(text: str) -> str:
-    """The index of results as it should be."""
+    """Bring the index of results up to date."""
     return with_block(text, "means", grids_block())
 
 
 if __name__ == "__main__":
     if "--demo" in sys.argv[1:]:
         run_demo()
-    for path, write in ((ROOT / "README.md", updated), (ROOT / "results" / "README.md", updated_results)):
+    for added in add_missing_pages():
+        print(f"new page to fill in: {added.relative_to(ROOT)}")
+    documents = {
+        ROOT / "README.md": updated,
+        METHOD_PAGES / "README.md": updated_methods,
+        ROOT / "results" / "README.md": updated_results,
+    }
+    for path, write in documents.items():
         path.write_text(write(path.read_text(encoding="utf-8")), encoding="utf-8")

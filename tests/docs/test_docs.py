@@ -158,7 +158,11 @@ def update_readme():
 def test_readme_is_up_to_date(update_readme):
     text = read("README.md")
     assert text == update_readme.updated(text), "run `python docs/update_readme.py`"
-    assert len(text.splitlines()) <= 160
+
+
+def test_index_of_methods_is_up_to_date(update_readme):
+    text = read("docs/methods/README.md")
+    assert text == update_readme.updated_methods(text), "run `python docs/update_readme.py`"
 
 
 def test_index_of_results_is_up_to_date_and_complete(update_readme):
@@ -171,6 +175,8 @@ def test_index_of_results_is_up_to_date_and_complete(update_readme):
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_page(name):
     page = read(f"docs/methods/{name}.md")
+    assert page.startswith(f"# {METHODS[name].title}")
+    assert f"]({METHODS[name].paper.url})" in page, "the page links to the paper"
     assert "## Idea" in page and "## What leaves the client" in page
     assert set(CODE.findall(page)) >= {field.name for field in fields(METHODS[name].settings_type())}
 

@@ -56,12 +56,20 @@ def test_the_pull_keeps_clients_near(shown_method, make_experiment, go):
     assert all(0 < held[client] < free[client] for client in free)
 
 
-def test_it_passes_the_contract(folder_with_method):
-    contract = ROOT / "tests" / "methods" / "test_contract.py"
+REGISTRY_DRIVEN = (
+    "tests/methods/test_contract.py",
+    "tests/privacy/test_methods_are_seen.py",
+    "tests/report/test_method_titles.py",
+    "tests/cli/test_listing.py",
+)
+"""Tests that run once per registered method, or over all of them."""
+
+
+def test_it_passes_all_tests_of_registered_methods(folder_with_method):
     options = ["-p", "my_method", "-p", "no:cacheprovider", "-k", NAME]
     paths = os.pathsep.join([str(folder_with_method), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", str(contract), *options],
+        [sys.executable, "-m", "pytest", *REGISTRY_DRIVEN, *options],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         capture_output=True,
