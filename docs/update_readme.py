@@ -138,7 +138,7 @@ def add_missing_pages(folder: Path = METHOD_PAGES) -> list[Path]:
 
 
 def grids_block() -> str:
-    """Show the means of the methods of every grid that was run, next to published ones where there are any."""
+    """Show the means of every grid that was run, next to published ones where there are any."""
     index = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
     named = dict.fromkeys(re.findall(r"^\| \[([\w-]+)\]", index, re.MULTILINE))
     folders = [ROOT / "results" / name for name in named]
