@@ -20,7 +20,7 @@ from unseen.report.sections import ORACLE_NOTE
 from unseen.report.tables import TEXT_COLUMNS, result_rows
 from unseen.runs.folder import RunFolder
 from unseen.runs.reader import Run, read_run
-from unseen.tasks import metric_label
+from unseen.tasks import goodness, metric_label
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -131,7 +131,7 @@ def _sentence(runs: Sequence[Run]) -> Markup:
     if not alike or len(set(methods)) != len(runs) or not scored[0][1].held_out:
         return escape(f"{len(runs)} runs side by side")
     metric = scored[0][1].metric
-    ranked = sorted(scored, key=lambda pair: pair[0], reverse=True)
+    ranked = sorted(scored, key=lambda pair: goodness(metric, pair[0]), reverse=True)
     scores = [
         Markup("{} <strong>{}</strong>").format(
             method_name(run.facts.get("method")), format_value(value, metric)
