@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import io
 
-import pytest
 from rich.console import Console
 
-from unseen.bench.eta import RoundTimes, in_words
+from unseen.bench.eta import RoundTimes
 from unseen.bench.grid import jobs
 from unseen.bench.workers import Progress
 from unseen.cli.bench_progress import BenchProgress
 
 
-def test_the_pace_is_learnt_by_method():
-    pace = RoundTimes()
-    assert pace.seconds_left([("a", 3)], workers=1) is None
-    pace.add("a", rounds=2, seconds=4.0)
-    pace.add("b", rounds=1, seconds=5.0)
-    assert pace.seconds_a_round("a") == 2.0 and pace.seconds_a_round("b") == 5.0
-    assert pace.seconds_a_round("new") == 3.0, "9 seconds for 3 rounds"
+def test_times_are_measured_per_method():
+    times = RoundTimes()
+    assert times.seconds_left([("a", 3)], workers=1) is None
+    times.add("a", rounds=2, seconds=4.0)
+    times.add("b", rounds=1, seconds=5.0)
+    assert times.seconds_per_round("a") == 2.0 and times.seconds_per_round("b") == 5.0
+    assert times.seconds_per_round("new") == 3.0, "9 seconds for 3 rounds"
     left = [("a", 10), ("b", 2), ("new", 10)]
-    assert pace.seconds_left(left, workers=1) == 20 + 10 + 30
-    assert pace.seconds_left(left, workers=2) == 30, "three jobs, the longest takes 30"
-    assert pace.seconds_left([], workers=2) == 0
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(4.4, "4 s"), (89, "89 s"), (100, "2 min"), (7199, "2 h 00 min"), (9000, "2 h 30 min")],
-)
-def test_durations_in_words(seconds, words):
-    assert in_words(seconds) == words
+    assert times.seconds_left(left, workers=1) == 20 + 10 + 30
+    assert times.seconds_left(left, workers=2) == 30, "three jobs, the longest takes 30"
+    assert times.seconds_left([], workers=2) == 0
 
 
 def follow(grid, console):
@@ -39,18 +30,18 @@ def follow(grid, console):
     first, second, third, fourth = jobs(grid)
     view = BenchProgress(console, workers=2)
     with view:
-        view.planned([first, second, third, fourth], [], [], {})
+        view.on_plan([first, second, third, fourth], [], [], {})
         for job in (first, second):
-            view.started(job)
-        view.progressed(first, Progress(0, 2))
-        view.progressed(first, Progress(2, 2, 0.875))
-        view.finished(first)
-        view.failed(second, "it [b]broke[/b]")
-        view.started(third)
-        view.tick()
-        view.progressed(third, Progress(0, 2))
-        view.progressed(third, Progress(1, 2, 0.25))
-        view.tick()
+            view.on_job_start(job)
+        view.on_job_progress(first, Progress(0, 2))
+        view.on_job_progress(first, Progress(2, 2, 0.875))
+        view.on_job_end(first)
+        view.on_job_error(second, "it [b]broke[/b]")
+        view.on_job_start(third)
+        view.on_tick()
+        view.on_job_progress(third, Progress(0, 2))
+        view.on_job_progress(third, Progress(1, 2, 0.25))
+        view.on_tick()
 
 
 def test_a_terminal_shows_a_table(make_grid):
@@ -75,7 +66,7 @@ def test_a_pipe_gets_lines(make_grid):
     follow(make_grid(seeds=(0, 1)), Console(file=text, width=60))
     lines = text.getvalue().splitlines()
     assert lines[0] == "4 jobs to run, 0 done already; 2 at a time"
-    assert lines[1].startswith("done 1/4  fedavg 75 seed 0: 0 s, validation 0.875")
+    assert lines[1].startswith("done 1/4  fedavg 75 seed 0: 0.0\u00a0s, validation 0.875")
     assert lines[2] == "failed      ppdg 75 seed 0: it [b]broke[/b]"
     assert len(lines) == 3
 
@@ -86,22 +77,24 @@ def test_jobs_of_an_earlier_start_tell_how_long_it_will_take(make_grid):
     text = io.StringIO()
     view = BenchProgress(Console(file=text, width=60), workers=1)
     for _ in range(2):
-        view.planned([third, fourth], [first, second], [], {first.id: 600.0, second.id: 3000.0})
-    view.started(third)
-    view.progressed(third, Progress(0, 2))
-    view.progressed(third, Progress(1, 2))
-    view.finished(third)
-    assert text.getvalue().splitlines()[-1].endswith("about 50 min left"), text.getvalue()
+        view.on_plan([third, fourth], [first, second], [], {first.id: 600.0, second.id: 3000.0})
+    view.on_job_start(third)
+    view.on_job_progress(third, Progress(0, 2))
+    view.on_job_progress(third, Progress(1, 2))
+    view.on_job_end(third)
+    assert text.getvalue().splitlines()[-1].endswith("about 50\u00a0min 00\u00a0s left"), text.getvalue()
 
 
 def test_a_part_of_a_job_counts_only_where_no_whole_one_is_known(make_grid):
     _, second, third, fourth = jobs(make_grid(seeds=(0, 1)))
     text = io.StringIO()
     view = BenchProgress(Console(file=text, width=60), workers=1)
-    view.planned([third, fourth], [second], [], {second.id: 6000.0})
+    view.on_plan([third, fourth], [second], [], {second.id: 6000.0})
     for job in (third, fourth):
-        view.started(job)
-        view.progressed(job, Progress(0, 2))
-        view.progressed(job, Progress(1, 2))
-    view.finished(third)
-    assert text.getvalue().splitlines()[-1].endswith("about 50 min left"), "half of a job of 6000 seconds"
+        view.on_job_start(job)
+        view.on_job_progress(job, Progress(0, 2))
+        view.on_job_progress(job, Progress(1, 2))
+    view.on_job_end(third)
+    assert text.getvalue().splitlines()[-1].endswith("about 50\u00a0min 00\u00a0s left"), (
+        "half of a job of 6000 seconds"
+    )

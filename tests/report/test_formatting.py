@@ -45,8 +45,8 @@ def test_numbers(value: object, metric: str, text: str) -> None:
 
 
 def test_spans_and_sizes() -> None:
-    assert [_plain(format_duration(s)) for s in (0.04, 42.4, 65, 7620, None)] == [
-        "0.0 s", "42 s", "1 min 05 s", "2 h 07 min", "–",
+    assert [_plain(format_duration(s)) for s in (0.04, 4.4, 42.4, 65, 100, 7199, 7620, 9000, None)] == [
+        "0.0 s", "4.4 s", "42 s", "1 min 05 s", "1 min 40 s", "1 h 59 min", "2 h 07 min", "2 h 30 min", "–",
     ]  # fmt: skip
     assert [format_clock(s) for s in (5, 83.4, 7620)] == ["0:05", "1:23", "2:07:00"]
     assert [_plain(format_bytes(b)) for b in (0, 999, 1000, 14_809_440, 2e15)] == [

@@ -1,4 +1,4 @@
-"""How long it will take: seconds a round, learnt from the rounds that were run, method by method."""
+"""Estimated time of arrival: seconds per round, measured per label from the rounds that have run."""
 
 from __future__ import annotations
 
@@ -7,50 +7,42 @@ from collections.abc import Iterable
 
 
 class RoundTimes:
-    """Sums of rounds and seconds for every label."""
+    """Rounds and seconds measured so far, per label."""
 
     def __init__(self) -> None:
         self._rounds: dict[str, int] = defaultdict(int)
         self._seconds: dict[str, float] = defaultdict(float)
 
     def add(self, label: str, *, rounds: int, seconds: float) -> None:
-        """Learn from rounds that were run."""
+        """Add rounds that have run."""
         self._rounds[label] += rounds
         self._seconds[label] += seconds
 
     def copy(self) -> RoundTimes:
-        """Another one that knows the same and learns by itself."""
+        """Return an independent copy."""
         other = RoundTimes()
         for label, rounds in self._rounds.items():
             other.add(label, rounds=rounds, seconds=self._seconds[label])
         return other
 
     def knows(self, label: str) -> bool:
-        """Whether rounds of this label were run."""
+        """Return whether rounds of this label have run."""
         return self._rounds.get(label, 0) > 0
 
-    def seconds_a_round(self, label: str) -> float | None:
-        """What is known of a label; of a new one, the mean of the others; None when nothing is known."""
+    def seconds_per_round(self, label: str) -> float | None:
+        """Return a label's mean; for a new label, the mean of the others; None before any round has run."""
         if self.knows(label):
             return self._seconds[label] / self._rounds[label]
         rounds = sum(self._rounds.values())
         return sum(self._seconds.values()) / rounds if rounds else None
 
     def seconds_left(self, left: Iterable[tuple[str, int]], *, workers: int) -> float | None:
-        """Estimate the time for (label, rounds) pairs on so many workers; None when nothing is known.
+        """Estimate the time for (label, rounds) pairs on so many workers; None before any round has run.
 
         No job is split, so it takes at least as long as the longest of them.
         """
-        each = [(rounds, self.seconds_a_round(label)) for label, rounds in left]
+        each = [(rounds, self.seconds_per_round(label)) for label, rounds in left]
         known = [rounds * seconds for rounds, seconds in each if seconds is not None]
         if len(known) < len(each):
             return None
         return max(sum(known) / workers, max(known, default=0.0))
-
-
-def in_words(seconds: float) -> str:
-    """A duration for people: 42 s, 7 min, 3 h 20 min."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from unseen.bench.bench_job import BenchJob
-from unseen.bench.eta import RoundTimes, in_words
+from unseen.bench.eta import RoundTimes
 from unseen.bench.workers import BenchCallback, Progress
+from unseen.report.formatting import format_duration
 
 _SHOWN_FAILURES = 5
 
@@ -100,7 +101,7 @@ class BenchProgress(BenchCallback):
         _, running = self._running.pop(job.id)
         self._learn(job, rounds=running.rounds_done, seconds=running.seconds)
         self._done += 1
-        parts = [f"{job.name}: {in_words(running.seconds)}", _validation(running.progress)]
+        parts = [f"{job.name}: {format_duration(running.seconds)}", _validation(running.progress)]
         self._say(f"done {self._counted()}  " + ", ".join(part for part in (*parts, self._left()) if part))
 
     def on_job_error(self, job: BenchJob, reason: str) -> None:
@@ -138,7 +139,7 @@ class BenchProgress(BenchCallback):
             done = running.progress.round if running.progress else 0
             left.append((job.label, job.config.rounds - done))
         seconds = pace.seconds_left(left, workers=self._workers)
-        return f"about {in_words(seconds)} left" if seconds and left else ""
+        return f"about {format_duration(seconds)} left" if seconds and left else ""
 
     def _drawing(self) -> Group:
         table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
@@ -152,7 +153,7 @@ class BenchProgress(BenchCallback):
                 str(job.seed),
                 f"{progress.round}/{progress.rounds}" if progress else "preparing",
                 _validation(progress).removeprefix("validation "),
-                in_words(running.seconds),
+                format_duration(running.seconds),
             )
         failed = self._earlier_failures + len(self._failures)
         parts = [f"{self._counted()} jobs done", f"{len(self._waiting)} waiting"]
