@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from unseen.audit import AuditPlan, audit_run
-from unseen.audit.audit_page import to_json, write_audit
+from unseen.audit.audit_page import audit_page, to_json, write_audit
 from unseen.audit.audit_summary import headline
 from unseen.audit.gradient_inversion import AttackEffort
 from unseen.cli.audit_command import parse_protection
@@ -27,7 +28,7 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(config, out=tmp_path_factory.mktemp("runs") / "digits", report=False).folder
 
 
-def test_an_audit_writes_page_numbers_and_pictures_into_its_folder_only(digits_run: Path, tmp_path: Path):
+def test_an_audit_writes_page_numbers_and_images_into_its_folder_only(digits_run: Path, tmp_path: Path):
     before = sorted(digits_run.rglob("*"))
     plan = AuditPlan(clients=1, against={"none": {}, "secure-sum": {}}, effort=QUICK)
     said: list[tuple[str, int, int]] = []
@@ -40,6 +41,10 @@ def test_an_audit_writes_page_numbers_and_pictures_into_its_folder_only(digits_r
     text = page.read_text()
     assert "Contains training images" in text
     assert "http" not in re.sub(r"http-equiv|data:[^\"]*", "", text)
+    nasty = '"><script>alert(1)</script>'
+    escaped = audit_page(replace(audit, data=nasty, refused={nasty: nasty}))
+    assert nasty not in escaped
+    assert escaped.count("&#34;&gt;&lt;script&gt;alert(1)&lt;/script&gt;") == 3
     found = json.loads((page.parent / "audit.json").read_text())
     assert "base64" not in json.dumps(found)
     plain, masked = found["inversion"]["protections"]

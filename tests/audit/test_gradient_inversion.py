@@ -68,7 +68,7 @@ def test_the_servers_view_is_the_gradient(make_experiment):
 def test_an_unprotected_update_gives_its_image_away_and_a_masked_one_does_not(make_experiment):
     experiment = make_experiment()
     plain, masked = (Round(experiment, name).attacked("message") for name in ("none", "secure-sum"))
-    (found,), (hidden,) = plain.pictures, masked.pictures
+    (found,), (hidden,) = plain.reconstructions, masked.reconstructions
     random = guesses(found.original[None], average_image(experiment), seed=0)["random"]
     assert found.psnr > random.psnr + 10
     assert found.recognised
@@ -84,7 +84,7 @@ def test_the_sum_of_few_images_does_not_hide_them(make_experiment):
     merged = Round(make_experiment(), "secure-sum").attacked(
         "merged", AttackEffort(iterations=300, restarts=1)
     )
-    assert len(merged.pictures) == 3
+    assert len(merged.reconstructions) == 3
     assert merged.recognised >= 1
 
 
@@ -135,7 +135,7 @@ def test_two_images_are_rebuilt_with_their_labels(make_experiment):
     found = Round(make_experiment(), "none", images=2).attacked(
         "message", AttackEffort(iterations=300, restarts=1)
     )
-    assert len(found.pictures) == 2
+    assert len(found.reconstructions) == 2
     assert found.recognised >= 1
 
 

@@ -1,4 +1,4 @@
-"""The inversion attack on one view of a round, and a control that tells what chance would have found."""
+"""The inversion attack on one view of a round, and a control that estimates what chance would find."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from unseen.seeding import numpy_generator, torch_generator
 
 @dataclass(frozen=True)
 class AttackResult:
-    """One view and what came of it.
+    """The result of the attack on one view.
 
-    labels     how many of the images' classes were read off the gradient
+    labels     how many of the images' classes were inferred from the gradient
     by_chance  how many images of the same clients that are not in the update would have counted as rebuilt
     """
 
     view: GradientView
-    pictures: tuple[Reconstruction, ...]
+    reconstructions: tuple[Reconstruction, ...]
     labels: int
     mismatch: float
     by_chance: int
@@ -35,7 +35,7 @@ class AttackResult:
     @property
     def recognised(self) -> int:
         """How many images were rebuilt."""
-        return sum(picture.recognised for picture in self.pictures)
+        return sum(one.recognised for one in self.reconstructions)
 
 
 def attack(
@@ -52,8 +52,8 @@ def attack(
     """Rebuild the images behind a view and compare them with the originals.
 
     images    the rows that each client stepped on
-    holdings  all training rows of each client, among which originals are to be picked out
-    average   what pictures of this kind look like on average, the best guess without an update
+    holdings  all training rows of each client, among which originals are to be identified
+    average   the mean of images of this kind, the best guess without an update
     """
     data, prepare = experiment.data, experiment.prepare
     channels, height, width = data.input_shape
@@ -69,22 +69,22 @@ def attack(
     )
     inside = {client: images[client] for client in view.clients}
     outside = {client: _control(experiment, holdings[client], rows) for client, rows in inside.items()}
-    pictures, control = (
-        score_reconstructions(experiment, rebuilt.pictures, rows, holdings=holdings, average=average)
+    reconstructions, control = (
+        score_reconstructions(experiment, rebuilt.images, rows, holdings=holdings, average=average)
         for rows in (inside, outside)
     )
     truth = torch.cat([torch.from_numpy(data.targets[rows]) for rows in inside.values()])
     return AttackResult(
         view=view,
-        pictures=pictures,
+        reconstructions=reconstructions,
         labels=count_correct_labels(rebuilt.labels, truth),
         mismatch=rebuilt.mismatch,
-        by_chance=sum(picture.recognised for picture in control),
+        by_chance=sum(one.recognised for one in control),
     )
 
 
 def _control(experiment: Experiment, holding: Indices, rows: Indices) -> Indices:
-    """As many images of the client that are not in the update, as far as it holds so many."""
+    """Choose as many images of the client that are not in the update, or all there are."""
     drawing = numpy_generator(experiment.seed, "audit: control", int(rows[0]))
     others: Indices = drawing.permutation(np.setdiff1d(holding, rows))
     return others[: len(rows)]

@@ -59,7 +59,7 @@ class AuditPlan:
 
 @dataclass(frozen=True)
 class ProtectionAudit:
-    """One protection and what the attacks on it came to.
+    """One protection and the results of the attacks on it.
 
     notes  what the protection says of itself for the whole run: its cost, its epsilon
     """
@@ -229,12 +229,12 @@ class _Inversions:
 
 
 def _why_no_inversion(experiment: Experiment) -> str:
-    """The attack rebuilds pictures with classes from updates."""
+    """Say why no attack is possible: it rebuilds labelled 8-bit images from updates. Empty if it is."""
     data = experiment.data
     if experiment.method.topology == "pooled":
         return f"{experiment.method.name} pools the data itself: there are no updates to attack"
     if not data.is_image or data.is_measured:
-        return "the attack rebuilds pictures of 8 bits, and this run trained on other inputs"
+        return "the attack rebuilds images of 8 bits, and this run trained on other inputs"
     if not data.task_type.has_classes:
         return "the attack reads classes off the update, and this run predicts a quantity"
     return ""

@@ -1,6 +1,6 @@
-"""The audit as files: a page that works offline, the same numbers as JSON, and a sheet of pictures.
+"""The audit as files: a page that works offline, the same numbers as JSON, and a grid of images.
 
-Page and sheet hold training images; nothing is written outside the folder that was asked for.
+Page and grid contain training images; nothing is written outside the requested folder.
 """
 
 from __future__ import annotations
@@ -8,20 +8,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from unseen.audit import audit_summary as words
+from unseen.audit import audit_summary as summary
 from unseen.audit.attack import AttackResult
 from unseen.audit.audit import Audit, ProtectionAudit
 from unseen.audit.image_grid import first_reconstructions, image_to_base64, write_image_grid
+from unseen.audit.membership import Membership
 from unseen.audit.reconstruction_score import Reconstruction
 from unseen.fileio import write_json, write_text
-from unseen.report.markup import Markup, esc, join, section, table, tag
-from unseen.report.page import assemble, page_header
+from unseen.report.page import DataTable, ImageCard, render_page
 
 KINDS = {"message": "one client's message", "merged": "the merged model"}
 
 
 def write_audit(audit: Audit, out: Path) -> Path:
-    """Write page, numbers and pictures into a folder; return the page."""
+    """Write page, numbers and images into a folder; return the page."""
     page = out / "audit.html"
     write_json(out / "audit.json", to_json(audit))
     write_image_grid(out / "audit.png", audit)
@@ -30,14 +30,14 @@ def write_audit(audit: Audit, out: Path) -> Path:
 
 
 def to_json(audit: Audit) -> dict[str, Any]:
-    """All numbers and sentences, no picture."""
+    """Return all numbers and sentences, without images."""
     plan, effort = audit.plan, audit.plan.effort
     return {
         "run_id": audit.run_id,
         "data": audit.data,
         "model": audit.config.model,
         "method": audit.config.method,
-        "finding": words.headline(audit),
+        "finding": summary.headline(audit),
         "run_protection": audit.recorded,
         "inversion": {
             "impossible": audit.impossible,
@@ -45,13 +45,13 @@ def to_json(audit: Audit) -> dict[str, Any]:
             "clients_in_round": audit.in_round,
             "start": plan.at,
             "effort": vars(effort),
-            "assumptions": words.assumptions(audit),
+            "assumptions": summary.assumptions(audit),
             "guess_without_update": {name: guess._asdict() for name, guess in audit.guesses.items()},
             "protections": [_protection_json(each, audit) for each in audit.audited],
             "not_tried": audit.refused,
         },
         "membership": {
-            "finding": words.membership_finding(audit.membership),
+            "finding": summary.membership_finding(audit.membership),
             **(audit.membership.to_json() if audit.membership else {}),
         },
     }
@@ -63,7 +63,7 @@ def _protection_json(audited: ProtectionAudit, audit: Audit) -> dict[str, Any]:
         "settings": audited.settings,
         "statement": audited.statement,
         "notes": list(audited.notes),
-        "findings": _said(audited, audit),
+        "findings": _findings(audited, audit),
         "views": [_view_json(found) for found in audited.attacks],
     }
 
@@ -86,135 +86,110 @@ def _view_json(found: AttackResult) -> dict[str, Any]:
                 "candidates": one.candidates,
                 "rebuilt": one.recognised,
             }
-            for one in found.pictures
+            for one in found.reconstructions
         ],
     }
 
 
 def audit_page(audit: Audit) -> str:
-    """The page."""
-    config = audit.config
-    about = [audit.data, config.model, config.method, f"seed {config.seed}", f"run {audit.run_id}"]
-    body = join(
-        [
-            page_header("Privacy audit", esc(words.headline(audit)), about),
-            _warning(),
-            _overview(audit),
-            *(_protection_section(each, audit) for each in audit.audited),
-            _refused(audit),
-            _membership(audit),
-            section("What was assumed", tag("ul", *(tag("li", said) for said in words.assumptions(audit))))
-            if not audit.impossible
-            else "",
-        ]
+    """Render the page."""
+    config, headline = audit.config, summary.headline(audit)
+    refused = [[name, reason] for name, reason in audit.refused.items()]
+    return render_page(
+        "audit.html.j2",
+        package="unseen.audit",
+        title=f"Privacy audit: {headline}",
+        charts={},
+        headline=headline,
+        about=[audit.data, config.model, config.method, f"seed {config.seed}", f"run {audit.run_id}"],
+        warning=summary.WARNING,
+        impossible=audit.impossible,
+        overview=_overview(audit),
+        protections=[_protection_context(each, audit) for each in audit.audited],
+        refused=DataTable(["protection", "why"], refused, text_columns=2),
+        membership=_membership_context(audit.membership),
+        assumptions=[] if audit.impossible else summary.assumptions(audit),
     )
-    return assemble(title=f"Privacy audit: {words.headline(audit)}", body=body, charts={})
 
 
-def _warning() -> Markup:
-    strong = tag("strong", "Contains training images. ")
-    return tag("p", strong, words.WARNING, class_="notice", role="note")
+def _findings(audited: ProtectionAudit, audit: Audit) -> list[str]:
+    return summary.protection_findings(audited, images=audit.plan.images, in_round=audit.in_round)
 
 
-def _said(audited: ProtectionAudit, audit: Audit) -> list[str]:
-    return words.protection_findings(audited, images=audit.plan.images, in_round=audit.in_round)
-
-
-def _overview(audit: Audit) -> Markup:
-    """All views in one table."""
-    if audit.impossible:
-        return section("Images rebuilt from updates", tag("p", f"Not tried: {audit.impossible}."))
+def _overview(audit: Audit) -> DataTable:
+    """Summarize all views in one table, and the guesses that were made without an update."""
     rows = []
     for audited in audit.audited:
         for kind, title in KINDS.items():
-            attacks = words.attacks_of_kind(audited, kind)
+            attacks = summary.attacks_of_kind(audited, kind)
             if attacks:
-                found, total, chance = words.count_rebuilt(attacks)
-                counted = f"{found} of {total}" + (f" (by chance {chance})" if chance else "")
-                rows.append([audited.name, title, counted, *_means(attacks)])
-    names = {"random": "random pixels", "average": "an average picture"}
+                rows.append([audited.name, title, str(summary.count_rebuilt(attacks)), *_means(attacks)])
+    names = {"random": "random pixels", "average": "an average image"}
     rows += [
         ["a guess", names[name], "", f"{guess.psnr:.1f}", f"{guess.ssim:.2f}", ""]
         for name, guess in audit.guesses.items()
     ]
     headers = ["protection", "read from", "images rebuilt", "PSNR, dB", "SSIM", "labels read"]
-    note = (
-        "PSNR and SSIM are means over the images: higher is more alike, and the SSIM of equal pictures is 1. "
-        "Guesses were made without any update; an attack that comes no closer has learnt nothing."
-    )
-    return section(
-        "Images rebuilt from updates", table(headers, rows, text_columns=2), tag("p", note, class_="note")
-    )
+    return DataTable(headers, rows, text_columns=2)
 
 
 def _means(attacks: list[AttackResult]) -> list[str]:
-    pictures = [picture for found in attacks for picture in found.pictures]
-    ratio, structure = (
-        sum(getattr(one, name) for one in pictures) / len(pictures) for name in ("psnr", "ssim")
-    )
-    labels = f"{sum(found.labels for found in attacks)} of {len(pictures)}"
+    images = [one for found in attacks for one in found.reconstructions]
+    ratio, structure = (sum(getattr(one, name) for one in images) / len(images) for name in ("psnr", "ssim"))
+    labels = f"{sum(found.labels for found in attacks)} of {len(images)}"
     return [f"{ratio:.1f}", f"{structure:.2f}", labels]
 
 
-def _protection_section(audited: ProtectionAudit, audit: Audit) -> Markup:
-    parts: list[Markup] = [tag("p", said) for said in _said(audited, audit)]
-    for kind, title in KINDS.items():
-        pictures = first_reconstructions(words.attacks_of_kind(audited, kind))
-        cards = [card for picture in pictures for card in _cards(picture)]
-        if cards:
-            parts += [tag("h3", f"From {title}"), tag("div", *cards, class_="examples")]
-    told = [audited.statement, *audited.notes]
-    parts.append(
-        tag("p", " ".join(text if text.endswith(".") else f"{text}." for text in told), class_="note")
-    )
-    return section(f"Protection: {audited.name}", *parts)
+def _protection_context(audited: ProtectionAudit, audit: Audit) -> dict[str, Any]:
+    """Collect one protection's findings and images for the template."""
+    shown = {
+        title: first_reconstructions(summary.attacks_of_kind(audited, kind)) for kind, title in KINDS.items()
+    }
+    texts = [audited.statement, *audited.notes]
+    return {
+        "name": audited.name,
+        "findings": _findings(audited, audit),
+        "cards": {
+            title: [card for one in images for card in _cards(one)]
+            for title, images in shown.items()
+            if images
+        },
+        "statement": " ".join(text if text.endswith(".") else f"{text}." for text in texts),
+    }
 
 
-def _cards(picture: Reconstruction) -> list[Markup]:
-    """The original, and what the attack made of it beside it."""
-    verdict = "✗ rebuilt" if picture.recognised else "✓ not rebuilt"
-    place = f"original is no. {picture.place} of {picture.candidates}"
-    numbers = f"{picture.psnr:.1f} dB, SSIM {picture.ssim:.2f}"
-    frame = "example wrong" if picture.recognised else "example right"
+def _cards(one: Reconstruction) -> list[ImageCard]:
+    """Return the original followed by the attack's reconstruction."""
+    label = f"class {one.label}"
+    verdict = "✗ rebuilt" if one.recognised else "✓ not rebuilt"
+    numbers = f"{one.psnr:.1f} dB, SSIM {one.ssim:.2f}"
     return [
-        _card(picture.original, "original", f"class {picture.label}", picture.client, frame="example right"),
-        _card(picture.rebuilt, verdict, numbers, place, frame=frame),
+        ImageCard(
+            image_to_base64(one.original), f"original: {label}", "original", label, one.client, right=True
+        ),
+        ImageCard(
+            png=image_to_base64(one.rebuilt),
+            alt=f"{verdict}: {numbers}",
+            verdict=verdict,
+            answer=numbers,
+            hint=f"original is no. {one.place} of {one.candidates}",
+            right=not one.recognised,
+        ),
     ]
 
 
-def _card(image: Any, verdict: str, answer: str, hint: str, *, frame: str) -> Markup:
-    drawn = Markup(
-        f'<img alt="{esc(verdict)}: {esc(answer)}" src="data:image/png;base64,{image_to_base64(image)}">'
-    )
-    caption = tag(
-        "figcaption",
-        tag("span", verdict, class_="verdict"),
-        tag("span", answer, class_="answer"),
-        tag("span", hint, class_="hint"),
-    )
-    return tag("figure", drawn, caption, class_=frame)
-
-
-def _refused(audit: Audit) -> Markup:
-    rows = [[name, reason] for name, reason in audit.refused.items()]
-    return section("Not tried", table(["protection", "why"], rows, text_columns=2)) if rows else Markup("")
-
-
-def _membership(audit: Audit) -> Markup:
-    found = audit.membership
-    said = tag("p", words.membership_finding(found) + ".")
+def _membership_context(found: Membership | None) -> dict[str, Any]:
+    """Collect the membership test for the template; only its finding where there was no test."""
+    finding = summary.membership_finding(found)
     if found is None:
-        return section("Members of the training data", said)
+        return {"finding": finding, "table": None, "note": ""}
     named = {"AUC (guessing: 0.5)": found.auc, "advantage (guessing: 0)": found.advantage}
     for rate, value in found.found.items():
         named[f"members found at {float(rate):.0%} false alarms (guessing: {float(rate):.0%})"] = value
-    grid = table(
-        ["", "value", "95 % interval"],
-        [[name, f"{each.value:.3f}", f"{each.low:.3f} to {each.high:.3f}"] for name, each in named.items()],
-    )
+    rows = [[name, f"{each.value:.3f}", f"{each.low:.3f} to {each.high:.3f}"] for name, each in named.items()]
     note = (
         f"The attack takes samples with a small loss for members: {found.members} training samples (mean "
         f"loss {found.member_loss:.4f}) against {found.others} of the same domains that were kept for "
         f"validation and test ({found.other_loss:.4f}). Stronger attacks exist."
     )
-    return section("Members of the training data", said, grid, tag("p", note, class_="note"))
+    return {"finding": finding, "table": DataTable(["", "value", "95 % interval"], rows), "note": note}

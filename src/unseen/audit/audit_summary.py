@@ -1,4 +1,4 @@
-"""Findings in plain words, for somebody who answers for the data and not for the network."""
+"""Findings in plain words, for a reader who is responsible for the data."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from unseen.audit.membership import Membership
 from unseen.audit.reconstruction_score import CANDIDATES, CLOSER
 
 WARNING = (
-    "This page shows training images of the run, the originals and what the attacks made of them. Keep it "
-    "where those images may be kept."
+    "This page shows training images of the run, the originals and their reconstructions. Keep it where "
+    "those images may be kept."
 )
 
 
 def attacks_of_kind(audited: ProtectionAudit, kind: str) -> list[AttackResult]:
-    """The attacks of one kind."""
+    """Return the attacks of one kind."""
     return [found for found in audited.attacks if found.view.kind == kind]
 
 
@@ -30,30 +30,30 @@ class Count(NamedTuple):
 
     @property
     def telling(self) -> bool:
-        """Whether more came out than by chance."""
+        """Whether more were rebuilt than by chance."""
         return self.found > self.chance
 
     def __str__(self) -> str:
-        """For a sentence."""
+        """Return the count for a sentence."""
         return f"{self.found} of {self.total}" + (f" (by chance {self.chance})" if self.chance else "")
 
     @property
     def aside(self) -> str:
-        """For a bracket."""
+        """Return the count for parentheses."""
         return f"{self.found} of {self.total}" + (f", by chance {self.chance}" if self.chance else "")
 
 
 def count_rebuilt(attacks: Sequence[AttackResult]) -> Count:
-    """Count over some attacks."""
+    """Count rebuilt images over some attacks."""
     return Count(
         sum(attack.recognised for attack in attacks),
-        sum(len(attack.pictures) for attack in attacks),
+        sum(len(attack.reconstructions) for attack in attacks),
         sum(attack.by_chance for attack in attacks),
     )
 
 
 def headline(audit: Audit) -> str:
-    """What the audit found for the run's own protection, in one sentence."""
+    """Say in one sentence what the audit found for the run's own protection."""
     own = next((each for each in audit.audited if each.name == audit.config.protect), None)
     if own is None:
         return membership_finding(audit.membership)
@@ -68,7 +68,7 @@ def headline(audit: Audit) -> str:
 
 
 def protection_findings(audited: ProtectionAudit, *, images: int, in_round: int) -> list[str]:
-    """One sentence on single messages, one on what came of the round."""
+    """Write one sentence on single messages and one on the merged model of the round."""
     said = []
     messages, merged = attacks_of_kind(audited, "message"), attacks_of_kind(audited, "merged")
     if messages:
@@ -84,13 +84,13 @@ def _message_words(attacks: Sequence[AttackResult]) -> str:
     if count.telling:
         return (
             "Whoever runs the server can rebuild training images from one client's message: "
-            f"{count} came out so that each picks out its original."
+            f"{count} were rebuilt so that each identifies its original."
         )
     if attacks[0].view.readable:
         return f"From one client's message, as the server reads it, no image was rebuilt ({count.aside})."
     return (
-        "Whoever runs the server cannot read one client's message. Taken for numbers all the same, it gave "
-        f"no image away ({count.aside})."
+        "Whoever runs the server cannot read one client's message. Read as numbers anyway, it gave no "
+        f"image away ({count.aside})."
     )
 
 
@@ -105,25 +105,26 @@ def _merged_words(attacks: Sequence[AttackResult], many: str) -> str:
 
 
 def membership_finding(membership: Membership | None) -> str:
-    """Whether the final model tells who was trained on."""
+    """Say whether the final model reveals which samples it was trained on."""
     if membership is None:
         return "No membership test: the sources kept no sample out of training"
     auc = membership.auc
     if auc.low <= 0.5:
         return (
-            "From its losses, the final model does not tell which samples it was trained on: the attack was "
-            f"no better than guessing (AUC {auc.value:.3f}, 95 % interval {auc.low:.3f} to {auc.high:.3f})"
+            "From its losses, the final model does not reveal which samples it was trained on: the attack "
+            f"was no better than guessing (AUC {auc.value:.3f}, 95 % interval {auc.low:.3f} to "
+            f"{auc.high:.3f})"
         )
-    degree = "a little" if auc.value < 0.55 else "somewhat" if auc.value < 0.65 else "clearly"
+    degree = "slightly" if auc.value < 0.55 else "somewhat" if auc.value < 0.65 else "clearly"
     return (
-        f"The final model tells {degree} which samples it was trained on: a member looks more like one than "
-        f"a sample that was kept out in {100 * auc.value:.0f} of 100 pairs (AUC {auc.value:.3f}, 95 % "
+        f"The final model {degree} reveals which samples it was trained on: a member looks more like one "
+        f"than a sample that was kept out in {100 * auc.value:.0f} of 100 pairs (AUC {auc.value:.3f}, 95 % "
         f"interval {auc.low:.3f} to {auc.high:.3f}; guessing is 0.5)"
     )
 
 
 def assumptions(audit: Audit) -> list[str]:
-    """What the attack was given, and what not."""
+    """List what the attack was given, and what not."""
     plan, config = audit.plan, audit.config
     low, high = audit.samples
     size = str(low) if low == high else f"{low} to {high}"
@@ -133,14 +134,14 @@ def assumptions(audit: Audit) -> list[str]:
         f"Every client of the round ({audit.in_round}) started from the run's {moment} weights, took one "
         f"plain step (learning rate {config.lr:g}) on {each} of its own training data, and sent its update "
         "through the real protection.",
-        f"This is the worst case. In the run itself a client trains {config.local_epochs} epoch(s) a round; "
-        f"clients hold {size} training images. More images and steps hide a single image better; how much "
-        "better, --images tells in part.",
+        f"This is the worst case. In the run itself a client trains {config.local_epochs} epoch(s) per "
+        f"round; clients hold {size} training images. More images and steps hide a single image better; "
+        "--images shows in part how much better.",
         "The attacker knows the network, the weights that were sent out, the learning rate and the number of "
-        "images. It knows no image and no label; labels are read off the update.",
-        f"An image counts as rebuilt if the picture picks out its original among up to {CANDIDATES} images "
-        f"of the same client, and its SSIM is at least {CLOSER:g} above that of the average picture. The "
-        "same count for images that are not in the update tells what is chance.",
+        "images. It knows no image and no label; labels are inferred from the update.",
+        f"An image counts as rebuilt if the reconstruction identifies its original among up to {CANDIDATES} "
+        f"images of the same client, and its SSIM is at least {CLOSER:g} above that of the average image. "
+        "The same count for images that are not in the update shows what is chance.",
         "That this attack failed does not prove that every attack would. What is proven, and under which "
-        "conditions, stands in the statement of each protection.",
+        "conditions, is said in the statement of each protection.",
     ]

@@ -1,7 +1,12 @@
-"""Pictures rebuilt from a gradient: search for those whose own gradient points the same way.
+"""Gradient inversion: search for images whose own gradient points the same way as the one that was seen.
 
 Zhu et al. 2019 (Deep Leakage from Gradients) match gradients; Geiping et al. 2020 (Inverting Gradients) match
-their direction, with a preference for smooth pictures and bounds on pixels. This is the latter, with Adam.
+their direction, with a preference for smooth images and bounds on pixels. This is the latter, with Adam.
+
+Labels are inferred before any image is rebuilt. The gradient of the head's bias is, for cross-entropy, the
+mean of (predicted probability - 1 for the true class). For a single image only the true class has a negative
+entry (Zhao et al. 2020, iDLG); for a batch the entries count how often each class occurs, up to the predicted
+probabilities (Wainakh et al. 2022, LLG).
 """
 
 from __future__ import annotations
@@ -20,17 +25,17 @@ from unseen.models import Network
 
 Tick = Callable[[], None]
 ARBITRARY = 64
-"""Random pictures that tell what the network predicts before it knows anything."""
+"""Random images that show what the network predicts for arbitrary input."""
 
 
 @dataclass(frozen=True)
 class AttackEffort:
     """How hard an attack tries.
 
-    restarts    searches from different random pictures; the one that matches best counts
+    restarts    searches from different random images; the one that matches best counts
     seconds     the most that all searches of one attack take; the last one is cut short
     step        Adam's step on pixels of the scale 0..1, falling to zero
-    smoothness  weight of the total variation beside the mismatch of directions, which lies in 0..2
+    smoothness  weight of the total variation relative to the mismatch of directions, which is in 0..2
     """
 
     iterations: int = 300
@@ -42,14 +47,14 @@ class AttackEffort:
 
 @dataclass(frozen=True)
 class InversionResult:
-    """What an attack came to.
+    """The images and labels that an attack found.
 
-    pictures  on the scale 0..1
+    images    on the scale 0..1
     labels    as inferred from the gradient
     mismatch  one minus the cosine between the gradients: 0 = the same direction
     """
 
-    pictures: Tensor
+    images: Tensor
     labels: Tensor
     mismatch: float
 
@@ -65,7 +70,7 @@ def invert(
     generator: torch.Generator,
     tick: Tick = lambda: None,
 ) -> InversionResult:
-    """Rebuild `count` pictures from the gradient of their mean loss with respect to the network's parameters.
+    """Rebuild `count` images from the gradient of their mean loss with respect to the network's parameters.
 
     gradient  one tensor for each of the network's trainable parameters, in their order
     tick      called after every iteration
@@ -77,15 +82,15 @@ def invert(
     ends = time.perf_counter() + effort.seconds
     for _ in range(effort.restarts):
         start = torch.rand((count, *shape), generator=generator).to(device)
-        pictures, mismatch = _search(victim, start, labels, effort, ends=ends, tick=tick)
+        images, mismatch = _search(victim, start, labels, effort, ends=ends, tick=tick)
         if best is None or mismatch < best.mismatch:
-            best = InversionResult(pictures.cpu(), labels.cpu(), mismatch)
+            best = InversionResult(images.cpu(), labels.cpu(), mismatch)
     assert best is not None, "there is at least one search"
     return best
 
 
 class _Victim:
-    """The network as the attacker has it, and the gradient that it saw."""
+    """The network as the attacker knows it, and the gradient that it saw."""
 
     def __init__(self, network: Network, gradient: Sequence[Tensor], normalise: Normalize) -> None:
         self.network = _attackable(network)
@@ -108,9 +113,9 @@ class _Victim:
         signals = class_signals(head, weight, bias, features)
         return infer_labels(signals, count=count, probabilities=probabilities)
 
-    def mismatch(self, pictures: Tensor, labels: Tensor) -> Tensor:
-        """One minus the cosine between the seen gradient and that of the pictures."""
-        loss = F.cross_entropy(self.network(self.normalise.finish(pictures)), labels)
+    def mismatch(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return one minus the cosine between the seen gradient and that of the images."""
+        loss = F.cross_entropy(self.network(self.normalise.finish(images)), labels)
         own = torch.autograd.grad(loss, self.trained, create_graph=True, materialize_grads=True)
         along = torch.stack([(a * b).sum() for a, b in zip(own, self.direction, strict=True)]).sum()
         length = torch.stack([part.square().sum() for part in own]).sum().sqrt()
@@ -120,34 +125,34 @@ class _Victim:
 def _search(
     victim: _Victim, start: Tensor, labels: Tensor, effort: AttackEffort, *, ends: float, tick: Tick
 ) -> tuple[Tensor, float]:
-    """Follow the mismatch downhill from random pictures."""
-    pictures = start.requires_grad_()
-    optimiser = torch.optim.Adam([pictures], lr=effort.step)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, effort.iterations)
+    """Minimize the mismatch, starting from random images."""
+    images = start.requires_grad_()
+    optimizer = torch.optim.Adam([images], lr=effort.step)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, effort.iterations)
     mismatch = torch.full((), torch.inf)
     for done in range(effort.iterations):
         if done and time.perf_counter() > ends:
             break
-        mismatch = victim.mismatch(pictures, labels)
-        loss = mismatch + effort.smoothness * _variation(pictures)
-        (pictures.grad,) = torch.autograd.grad(loss, [pictures])
-        optimiser.step()
+        mismatch = victim.mismatch(images, labels)
+        loss = mismatch + effort.smoothness * _variation(images)
+        (images.grad,) = torch.autograd.grad(loss, [images])
+        optimizer.step()
         schedule.step()
         with torch.no_grad():
-            pictures.clamp_(0, 1)
+            images.clamp_(0, 1)
         tick()
-    return pictures.detach(), float(mismatch.detach())
+    return images.detach(), float(mismatch.detach())
 
 
-def _variation(pictures: Tensor) -> Tensor:
-    """Total variation: the mean difference of neighbouring pixels."""
-    down = (pictures[:, :, 1:] - pictures[:, :, :-1]).abs().mean()
-    across = (pictures[..., 1:] - pictures[..., :-1]).abs().mean()
+def _variation(images: Tensor) -> Tensor:
+    """Compute the total variation: the mean difference of neighbouring pixels."""
+    down = (images[:, :, 1:] - images[:, :, :-1]).abs().mean()
+    across = (images[..., 1:] - images[..., :-1]).abs().mean()
     return down + across
 
 
 def _attackable(network: Network) -> Network:
-    """A copy as it trains, but without dropout, whose draws the attacker does not know."""
+    """Copy the network in training mode, but without dropout, whose draws the attacker does not know."""
     copied = copy.deepcopy(network).train()
     for module in copied.modules():
         if isinstance(module, nn.Dropout | nn.Dropout2d):
@@ -156,10 +161,10 @@ def _attackable(network: Network) -> Network:
 
 
 def class_signals(head: nn.Linear, weight: Tensor, bias: Tensor | None, features: Tensor) -> Tensor:
-    """For each class the mean of (probability - truth), from the head's gradient.
+    """Compute the mean of (probability - truth) for each class from the head's gradient.
 
-    features  the head's inputs that the network has for arbitrary pictures: without a bias, their mean tells
-              by how much the rows of the weights' gradient are larger
+    features  the head's inputs for arbitrary images: without a bias, their mean gives the factor by which
+              the rows of the weights' gradient are larger
     """
     if bias is not None:
         return bias
@@ -168,9 +173,9 @@ def class_signals(head: nn.Linear, weight: Tensor, bias: Tensor | None, features
 
 
 def infer_labels(signals: Tensor, *, count: int, probabilities: Tensor) -> Tensor:
-    """The classes of a batch of `count` images, in rising order.
+    """Infer the classes of a batch of `count` images, in ascending order.
 
-    probabilities  the network's for arbitrary pictures: they stand in for those of the unknown batch
+    probabilities  those of arbitrary images, in place of the unknown batch's
     """
     if count == 1:
         return signals.argmin().view(1).cpu()
@@ -182,6 +187,6 @@ def infer_labels(signals: Tensor, *, count: int, probabilities: Tensor) -> Tenso
 
 
 def count_correct_labels(inferred: Tensor, truth: Tensor) -> int:
-    """How many of the true labels, repetitions counted, are among the inferred."""
+    """Count how many of the true labels, repetitions counted, are among the inferred."""
     classes = range(int(max(inferred.max(), truth.max())) + 1)
     return sum(min(int((inferred == label).sum()), int((truth == label).sum())) for label in classes)

@@ -1,4 +1,8 @@
-"""What an attacker has before it: one client's message, or what came of the round."""
+"""What an attacker sees of a round, read as a gradient: one client's message, or the merged model.
+
+Readable states give the gradient itself. Masked numbers and ciphertexts are read as what they would be
+without their protection: if masks were zero, the reading would be the gradient.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +24,11 @@ Kind = Literal["message", "merged"]
 
 @dataclass(frozen=True)
 class GradientView:
-    """A gradient as somebody gets to see it.
+    """A gradient as an attacker sees it.
 
     clients   whose images are in it
     count     how many images the attacker looks for
-    readable  whether the numbers lay open; if not, the gradient is what the sealed bytes look like
+    readable  whether the numbers were readable; if not, the gradient is what the sealed bytes look like
     """
 
     kind: Kind
@@ -37,7 +41,7 @@ class GradientView:
 def gradient_views(
     observed: ReplayedRound, clients: Sequence[str], *, images: int, lr: float, bits: int
 ) -> Iterator[GradientView]:
-    """The messages of these clients, one by one, then the round's merged model.
+    """Yield the messages of these clients, one by one, then the round's merged model.
 
     images  how many each client of the round trained on
     """
@@ -52,16 +56,16 @@ def gradient_views(
 
 
 class Reading(NamedTuple):
-    """A flat gradient, and whether it was to be read at all."""
+    """A flat gradient, and whether the message was readable at all."""
 
     gradient: Tensor
     readable: bool
 
 
 def read_message(update: Update, start: Tensor, *, lr: float, bits: int = 24) -> Reading:
-    """What the server can make of one client's message.
+    """Read one client's message as the server can.
 
-    bits  digits behind the point of secure summation, which everybody knows
+    bits  fractional bits of secure summation, which everybody knows
     """
     if len(update.weights) == len(start):
         return Reading(read_state(update.weights, start, lr=lr), True)
@@ -71,12 +75,12 @@ def read_message(update: Update, start: Tensor, *, lr: float, bits: int = 24) ->
 
 
 def read_state(weights: Tensor, start: Tensor, *, lr: float) -> Tensor:
-    """A state's way from the start, over the learning rate: the gradient, after one plain step."""
+    """Divide the change of the state by the learning rate: the gradient, after one plain step."""
     return (start - weights.detach().cpu()) / lr
 
 
 def _read_masked(masked: Tensor, start: Tensor, *, lr: float, bits: int) -> Tensor:
-    """Undo the fixed point as if nothing had been added; the weight of the client stands in the head."""
+    """Undo the fixed point as if nothing had been added; the client's weight is in the head."""
     numbers = masked.numpy().astype(np.float64) / 2.0**bits
     weight = numbers[1] if numbers[1] else 1.0
     state = torch.from_numpy(numbers[HEAD : HEAD + len(start)] / weight)
@@ -84,7 +88,7 @@ def _read_masked(masked: Tensor, start: Tensor, *, lr: float, bits: int) -> Tens
 
 
 def _read_bytes(extras: Mapping[str, Tensor], size: int) -> Tensor:
-    """Take the largest tensor's bytes for numbers, as many as the model has."""
+    """Read the largest tensor's bytes as numbers, as many as the model has."""
     largest = max(extras.values(), key=lambda value: value.nbytes)
     raw = largest.contiguous().view(torch.uint8).flatten()[-size:].float()
     numbers = (raw - raw.mean()) / raw.std().clamp(min=1e-12)

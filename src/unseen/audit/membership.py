@@ -1,6 +1,6 @@
-"""Can one tell from the final model whether a sample was trained on? The loss-threshold attack.
+"""Membership inference on the final model: the loss-threshold attack.
 
-Yeom et al. 2018: samples on which the model errs little are taken for members. Members are the sources'
+Yeom et al. 2018: samples with a small loss are taken for members. Members are the sources'
 training samples, non-members samples of the same domains that were kept for validation and test.
 """
 
@@ -38,12 +38,12 @@ class Interval:
 
 @dataclass(frozen=True)
 class Membership:
-    """What the attack came to.
+    """The result of the attack.
 
     auc         chance that a member looks more like one than a non-member does; 0.5 = guessing
-    advantage   the most by which the share of members found exceeds that of non-members taken for members
-    found       share of members found where only this share of non-members is taken for members; a share that
-                there are too few non-members to tell is missing
+    advantage   the most by which the fraction of members found exceeds that of non-members taken for members
+    found       fraction of members found where only this fraction of non-members is taken for members;
+                missing where there are too few non-members
     """
 
     members: int
@@ -55,7 +55,7 @@ class Membership:
     found: dict[str, Interval]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for a file."""
+        """Return plain values for a file."""
         return asdict(self)
 
 
@@ -69,7 +69,7 @@ def member_test(experiment: Experiment, network: Network) -> Membership | None:
 
 
 def losses(experiment: Experiment, network: Network, rows: Indices) -> Real:
-    """The model's loss on each sample."""
+    """Compute the model's loss on each sample."""
     found = []
     samples = Samples(experiment.data, rows)
     for outputs, targets in predict_batches(network, samples, prepare=experiment.prepare):
@@ -105,7 +105,7 @@ def judge(inside: Real, outside: Real, *, generator: np.random.Generator) -> Mem
 
 
 def _numbers(inside: Real, outside: Real, rates: list[float]) -> list[float]:
-    """AUC, advantage, and the share of members found at each rate of false alarms."""
+    """Compute AUC, advantage, and the fraction of members found at each rate of false alarms."""
     sorted_outside = np.sort(outside)
     below = np.searchsorted(sorted_outside, inside, side="left")
     upto = np.searchsorted(sorted_outside, inside, side="right")

@@ -1,4 +1,4 @@
-"""Rebuilt pictures laid beside originals: how alike they are, and which count as rebuilt."""
+"""Score reconstructions against the originals: how similar they are, and which count as rebuilt."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from unseen.engine import Experiment
 from unseen.seeding import numpy_generator, torch_generator
 
 CLOSER = 0.2
-"""By how much a rebuilt picture's SSIM must exceed that of a guess without an update."""
+"""By how much the SSIM of a rebuilt image must exceed that of a guess without an update."""
 CANDIDATES = 500
 
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """One training image and what the attack made of it.
+    """One training image and its reconstruction by the attack.
 
-    place, candidates  where the original stands among the client's images, ordered by likeness to the
-                       rebuilt picture
-    guess              SSIM of the average picture, the best guess without an update
+    place, candidates  position of the original among the client's images, ordered by similarity to the
+                       reconstruction
+    guess              SSIM of the average image, the best guess without an update
     """
 
     client: str
@@ -41,7 +41,7 @@ class Reconstruction:
 
     @property
     def recognised(self) -> bool:
-        """Whether it picks its original out among all candidates, and tells more than a guess does."""
+        """Whether it identifies its original among all candidates, and is closer than a guess."""
         return self.place == 1 and self.ssim >= self.guess + CLOSER
 
 
@@ -53,11 +53,11 @@ def score_reconstructions(
     holdings: Mapping[str, Indices],
     average: Tensor,
 ) -> tuple[Reconstruction, ...]:
-    """Lay rebuilt pictures beside the images that they are closest to.
+    """Compare rebuilt images with the training images that they are closest to.
 
-    images    the rows of each client that the pictures may show
-    holdings  all training rows of each client, among which originals are to be picked out
-    average   what pictures of this kind look like on average
+    images    the rows of each client that the rebuilt images may show
+    holdings  all training rows of each client, among which originals are to be identified
+    average   the mean of images of this kind
     """
     data = experiment.data
     rows = [(client, int(row)) for client, chosen in images.items() for row in chosen]
@@ -67,25 +67,25 @@ def score_reconstructions(
     laid = rebuilt[match_images(rebuilt, originals)]
     noise, structure = psnr(laid, originals).tolist(), ssim(laid, originals).tolist()
     guess = ssim(average.expand_as(originals), originals).tolist()
-    pictures = []
+    scored = []
     for number, (client, row) in enumerate(rows):
         drawing = numpy_generator(experiment.seed, "audit: candidates", row)
         others = drawing.permutation(holdings[client][holdings[client] != row])[: CANDIDATES - 1]
         found = rank(laid[number], originals[number], pixels(data, others))
         label = data.classes[int(data.targets[row])]
         numbers = (noise[number], structure[number], *found, guess[number])
-        pictures.append(Reconstruction(client, label, originals[number], laid[number], *numbers))
-    return tuple(pictures)
+        scored.append(Reconstruction(client, label, originals[number], laid[number], *numbers))
+    return tuple(scored)
 
 
 def pixels(data: DataSet, rows: Sequence[int] | Indices) -> Tensor:
-    """Images of the store on the scale 0..1."""
+    """Return images of the data set on the scale 0..1."""
     samples = Samples(data, np.asarray(rows, dtype=np.int64))
     return samples.gather(torch.arange(len(samples))).inputs.float().div(255).contiguous()
 
 
 def average_image(experiment: Experiment) -> Tensor:
-    """The mean of images that the sources kept out of training, or grey where they kept none."""
+    """Return the mean of images that the sources kept out of training, or grey where they kept none."""
     federation = experiment.federation
     kept = [
         experiment.evaluation_indices(domain, split)
@@ -100,14 +100,14 @@ def average_image(experiment: Experiment) -> Tensor:
 
 
 class Guess(NamedTuple):
-    """How like the originals a picture is that was made without looking at any update."""
+    """Similarity to the originals of an image that was made without any update."""
 
     psnr: float
     ssim: float
 
 
 def guesses(originals: Tensor, average: Tensor, *, seed: int) -> dict[str, Guess]:
-    """Random pixels, and the average picture."""
+    """Score random pixels and the average image as reconstructions."""
     generator = torch_generator(seed, "audit: random pictures")
     made = {"random": torch.rand(originals.shape, generator=generator), "average": average}
     return {

@@ -1,7 +1,7 @@
-"""One round of a run as its server lives through it, with real clients and the real protection.
+"""Replay one round of a run as its server sees it, with real clients and the real protection.
 
-Every client takes one plain step on a few images: the worst case, since whatever more goes into an update
-hides the single image better.
+Every client takes one plain step on a few images: the worst case, since anything more in an update hides a
+single image better.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ ROUND = 1
 
 @dataclass(frozen=True)
 class ReplayedRound:
-    """What can be seen of the round.
+    """What can be observed of the round.
 
     start     the weights that the server sent out
     messages  what each client sent, as it reached the server
-    merged    the weights that came of the round; none where a model passes from client to client
+    merged    the weights after the round; none where a model passes from client to client
     network   the deployed network with the weights of the start
     """
 
@@ -53,14 +53,14 @@ class ReplayedRound:
     statement: str
 
     def gradient(self, vector: Tensor) -> list[Tensor]:
-        """The part of a flat vector that belongs to each of the network's trainable parameters."""
+        """Return the part of a flat vector that belongs to each of the network's trainable parameters."""
         named = self.layout.tensors(vector)
         trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
         return [named[self.names[place]] for place in range(len(trained))]
 
 
 def choose_images(experiment: Experiment, *, count: int, fraction: float) -> dict[str, Indices]:
-    """For each client of the round the images of its step, drawn by name."""
+    """Choose the images of each client's step, drawn by the client's name."""
     federation, seed = experiment.federation, experiment.seed
     found: dict[str, Indices] = {}
     for position in sample_clients(federation, fraction=fraction, round=ROUND, seed=seed).tolist():
@@ -75,7 +75,7 @@ def choose_images(experiment: Experiment, *, count: int, fraction: float) -> dic
 
 
 def single_step(experiment: Experiment, images: Mapping[str, Indices]) -> Experiment:
-    """The experiment with these images and clients only, and one plain step as their local work."""
+    """Reduce the experiment to these images and clients, with one plain step as their local training."""
     federation, data = experiment.federation, experiment.data
     sizes = [len(rows) for rows in images.values()]
     small = Federation(
@@ -95,7 +95,7 @@ def single_step(experiment: Experiment, images: Mapping[str, Indices]) -> Experi
 
 
 def replay_round(experiment: Experiment, *, rounds: int, model: Path | None = None) -> ReplayedRound:
-    """Play the round and write down what each side gets to see.
+    """Replay the round and record what each side sees.
 
     experiment  as `single_step` makes it
     model       the run's model file, to start from its final weights; none = the initial ones
@@ -120,10 +120,10 @@ def _play(experiment: Experiment, engine: SerialEngine, rounds: int) -> Replayed
     group = list(range(len(experiment.federation)))
     if method.topology == "serial":
         group = list(method.visiting_order(group, round=ROUND, seed=experiment.seed))[:1]
-    memory: dict[str, Tensor] = {}
+    state: dict[str, Tensor] = {}
     server: dict[str, Tensor] = {}
     if protection.draws_clients:
-        protection.sample_clients(len(group), fraction=1.0, round=ROUND, seed=experiment.seed, state=memory)
+        protection.sample_clients(len(group), fraction=1.0, round=ROUND, seed=experiment.seed, state=state)
     exchange = Exchange(
         experiment,
         engine,
@@ -131,7 +131,7 @@ def _play(experiment: Experiment, engine: SerialEngine, rounds: int) -> Replayed
         round=ROUND,
         weights=start,
         layout=workspace.flat.layout,
-        state=memory,
+        state=state,
         left=DisclosureLog(),
         fault=_complain,
     )
@@ -160,7 +160,7 @@ def _play(experiment: Experiment, engine: SerialEngine, rounds: int) -> Replayed
         layout=workspace.flat.layout,
         names=names,
         network=network,
-        spent=protection.privacy_spent(memory),
+        spent=protection.privacy_spent(state),
         statement=protection.statement(),
     )
 

@@ -1,11 +1,16 @@
-"""Charts as plain Vega-Lite, and as PNG files without a browser."""
+"""PNG files: charts, drawn without a browser, and images of samples."""
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
 
 from unseen.fileio import write_atomically
 from unseen.report.figures import draw_figures
@@ -14,27 +19,44 @@ from unseen.report.vega_bundle import vega_lite, vega_lite_version
 from unseen.runs.reader import read_run
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from unseen.report.charts import AnyChart, Panels
 
-PICTURE_WIDTH = 640
+CHART_WIDTH = 640
 
 
 def to_png(chart: AnyChart, *, scale: float = 2.0) -> bytes:
-    """Draw a chart on white."""
+    """Draw a chart on white and return the PNG file's content."""
     import vl_convert
 
-    spec = vega_lite(chart) | {"width": PICTURE_WIDTH, "config": vega_config("light", background="#ffffff")}
-    picture: bytes = vl_convert.vegalite_to_png(spec, vl_version=vega_lite_version(), scale=scale)
-    return picture
+    spec = vega_lite(chart) | {"width": CHART_WIDTH, "config": vega_config("light", background="#ffffff")}
+    image: bytes = vl_convert.vegalite_to_png(spec, vl_version=vega_lite_version(), scale=scale)
+    return image
+
+
+def to_pil(pixels: npt.NDArray[np.uint8]) -> Image:
+    """Make a grey or colour image from pixels (height, width, channels)."""
+    from PIL import Image
+
+    grey = pixels.shape[-1] == 1
+    return Image.fromarray(cast(Any, np.ascontiguousarray(pixels.squeeze(-1) if grey else pixels)))
+
+
+def encode_png(pixels: npt.NDArray[np.uint8]) -> str:
+    """Encode pixels (height, width, channels) as a PNG file in base64, for records and pages."""
+    buffer = io.BytesIO()
+    to_pil(pixels).save(buffer, format="PNG")
+    return base64.b64encode(buffer.getvalue()).decode()
 
 
 def write_figures(folder: Path, out_dir: Path) -> list[Path]:
-    """Write every panel of every figure of a run as a PNG file; return the files."""
+    """Write every panel of every figure of a run as a PNG file; return the paths."""
     return write_panels(draw_figures(read_run(folder)), out_dir)
 
 
 def write_panels(figures: dict[str, Panels], out_dir: Path) -> list[Path]:
-    """Write every panel of figures as a PNG file named after its figure; return the files."""
+    """Write every panel of figures as a PNG file named after its figure; return the paths."""
     written = []
     for name, panels in figures.items():
         stems = _file_names(name, list(panels))

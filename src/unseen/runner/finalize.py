@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from unseen.data import Indices, Samples
@@ -20,6 +17,7 @@ from unseen.evaluation.evaluate import predict_batches
 from unseen.evaluation.group_metrics import GroupedAccumulator, summarize_groups
 from unseen.evaluation.selection import VALIDATION_DOMAIN, LastRound, Oracle, mean_metric, select
 from unseen.privacy import DisclosureEntry, DisclosureLog, sum_disclosures
+from unseen.report.png import encode_png
 from unseen.runs.records import Record
 from unseen.seeding import numpy_generator
 from unseen.tasks import TASKS, goodness
@@ -169,16 +167,7 @@ def _examples(workspace: Workspace) -> list[dict[str, Any]]:
             "truth": classes[int(truth[place])],
             "predicted": classes[int(predicted[place])],
             "probability": float(confidence[place]),
-            "png": _png(experiment.data.inputs[rows[place]]),
+            "png": encode_png(experiment.data.inputs[rows[place]]),
         }
         for place in chosen
     ]
-
-
-def _png(pixels: npt.NDArray[np.uint8]) -> str:
-    from PIL import Image
-
-    image = Image.fromarray(cast(Any, pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels))
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG")
-    return base64.b64encode(buffer.getvalue()).decode()
