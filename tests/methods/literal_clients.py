@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from unseen.aggregation import ServerWork, Updates
 from unseen.data import Samples
 from unseen.engine import Experiment
-from unseen.models import Layout
+from unseen.models import FlatState, Layout
 from unseen.seeding import torch_generator
 from unseen.training import batch_positions
 
@@ -106,3 +107,17 @@ def assert_state(weights: Tensor, expected: Mapping[str, Tensor], layout: Layout
 
 def layout_of(experiment: Experiment) -> Layout:
     return Layout.of(experiment.network)
+
+
+def server_work(flat: FlatState, rows: Tensor, *, round: int = 1, seed: int = 0) -> ServerWork:
+    """Make a server's round from the states that clients sent, client k with k + 1 samples."""
+    clients = len(rows)
+    updates = Updates(
+        clients=tuple(f"client {number}" for number in range(clients)),
+        rows=rows,
+        samples=torch.arange(1, clients + 1, dtype=torch.float64),
+        steps=torch.ones(clients, dtype=torch.float64),
+        extras=({},) * clients,
+        layout=flat.layout,
+    )
+    return ServerWork(round=round, seed=seed, weights=flat.read(), updates=updates)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from literal_clients import server_work
 from torch import nn
 
-from unseen.aggregation import ServerWork, Updates, weighted_mean
+from unseen.aggregation import ServerWork, weighted_mean
 from unseen.methods import make_method
 from unseen.models import FlatState, Kind
 
@@ -23,15 +24,7 @@ def make_work(clients: int = 3, *, round: int = 1) -> ServerWork:
     moves[:, trained.stop - 10 : trained.stop] = 0
     rows = weights + moves
     rows[:, flat.layout.extent(Kind.INTEGER_BUFFER)] = 7
-    updates = Updates(
-        clients=tuple(f"client {number}" for number in range(clients)),
-        rows=rows,
-        samples=torch.arange(1, clients + 1, dtype=torch.float64),
-        steps=torch.ones(clients, dtype=torch.float64),
-        extras=({},) * clients,
-        layout=flat.layout,
-    )
-    return ServerWork(round=round, seed=0, weights=weights, updates=updates)
+    return server_work(flat, rows, round=round)
 
 
 def moves_of(work: ServerWork) -> torch.Tensor:

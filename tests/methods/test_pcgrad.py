@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from literal_clients import server_work
 from torch import nn
 
-from unseen.aggregation import ServerWork, Updates, draw_visit_order, weighted_mean
+from unseen.aggregation import ServerWork, draw_visit_order, weighted_mean
 from unseen.methods import make_method
 from unseen.models import FlatState, Kind
 
@@ -19,15 +20,7 @@ def make_work(clients: int = 5, *, agree: bool = False) -> ServerWork:
     moves = 0.1 * torch.randn(clients, len(weights), generator=torch.Generator().manual_seed(2))
     rows = weights + (moves.abs() if agree else moves - moves.mean(dim=0))
     rows[:, flat.layout.extent(Kind.INTEGER_BUFFER)] = 7
-    updates = Updates(
-        clients=tuple(f"client {number}" for number in range(clients)),
-        rows=rows,
-        samples=torch.arange(1, clients + 1, dtype=torch.float64),
-        steps=torch.ones(clients, dtype=torch.float64),
-        extras=({},) * clients,
-        layout=flat.layout,
-    )
-    return ServerWork(round=1, seed=0, weights=weights, updates=updates)
+    return server_work(flat, rows)
 
 
 def literal_pcgrad(work: ServerWork) -> torch.Tensor:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from literal_clients import server_work
 from torch import nn
 
-from unseen.aggregation import ServerWork, Updates, draw_visit_order, weighted_mean
+from unseen.aggregation import ServerWork, draw_visit_order, weighted_mean
 from unseen.errors import UsageError
 from unseen.methods import make_method
 from unseen.models import FlatState, Kind
@@ -23,15 +24,7 @@ def make_work(clients: int = 5, *, conflict: float = 1.0, seed: int = 0, round: 
     rows = weights + moves - conflict * moves.mean(dim=0)
     counters = flat.layout.extent(Kind.INTEGER_BUFFER)
     rows[:, counters] = torch.arange(1, clients + 1).float()[:, None]
-    updates = Updates(
-        clients=tuple(f"client {number}" for number in range(clients)),
-        rows=rows,
-        samples=torch.arange(1, clients + 1, dtype=torch.float64),
-        steps=torch.ones(clients, dtype=torch.float64),
-        extras=({},) * clients,
-        layout=flat.layout,
-    )
-    return ServerWork(round=round, seed=seed, weights=weights, updates=updates)
+    return server_work(flat, rows, round=round, seed=seed)
 
 
 def literal_ppdg(work: ServerWork, *, strength: float, always: bool = False) -> torch.Tensor:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-import torch
 from torch import Tensor
 
-from unseen.aggregation import ServerWork
+from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights
 from unseen.hparams import Settings, setting
 from unseen.methods.base import Method, Paper, register
 
@@ -17,9 +15,7 @@ from unseen.methods.base import Method, Paper, register
 class FedAvgSettings(Settings):
     """Settings of FedAvg."""
 
-    weighting: Literal["samples", "uniform"] = setting(
-        "samples", "weigh clients by their number of samples, or all alike"
-    )
+    weighting: Weighting = setting("samples", WEIGHTING)
 
 
 @register
@@ -39,7 +35,4 @@ class FedAvg(Method[FedAvgSettings]):
 
     def server(self, work: ServerWork) -> Tensor:
         """Average the client models."""
-        samples = work.updates.samples
-        return work.updates.mean(
-            samples if self.settings.weighting == "samples" else torch.ones_like(samples)
-        )
+        return work.updates.mean(client_weights(work.updates.samples, self.settings.weighting))

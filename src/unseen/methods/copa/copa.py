@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from unseen.aggregation import ServerWork, normalize_weights
+from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights, normalize_weights
 from unseen.data import Batch
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, setting
@@ -37,9 +37,7 @@ class COPASettings(Settings):
     ensemble: Average = setting(
         "probabilities", "what the deployed model averages over classifiers: probabilities or logits"
     )
-    weighting: Literal["samples", "uniform"] = setting(
-        "samples", "weigh clients by their number of samples, or all alike"
-    )
+    weighting: Weighting = setting("samples", WEIGHTING)
 
     def __post_init__(self) -> None:
         if self.strength < 0:
@@ -87,10 +85,9 @@ class COPA(Method[COPASettings]):
         """Average the extractors; merge every classifier over the clients of its domain."""
         updates = work.updates
         counts = torch.stack([extras[COUNTS] for extras in updates.extras]).double()
-        samples = updates.samples
         if self.settings.weighting == "uniform":
-            counts, samples = counts.sign(), torch.ones_like(samples)
-        merged = updates.mean(samples)
+            counts = counts.sign()
+        merged = updates.mean(client_weights(updates.samples, self.settings.weighting))
         heads = head_places(updates.layout)
         for domain, places in heads.items():
             for place in places:
