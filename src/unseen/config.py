@@ -81,7 +81,9 @@ class RunConfig:
     validate_on: tuple[str, ...] = option(
         (), "Domain kept out of training, by which the round is selected (repeatable).", DATA
     )
-    task: str | None = option(None, "Tables: what is predicted.", DATA, registry="tasks")
+    task: str | None = option(
+        None, "What is predicted, and by which loss; the data decides unless given.", DATA, registry="tasks"
+    )
     domain_column: str = option("domain", "Tables: the column that names the domain.", DATA)
     target: str = option("target", "Tables: the column to predict.", DATA)
     table_statistics: str = option(

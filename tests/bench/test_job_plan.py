@@ -6,12 +6,15 @@ import json
 
 import pytest
 
+from unseen.bench.bench_summary import summarize_bench
 from unseen.bench.job_plan import make_plan
 from unseen.bench.lodo_cv import choose_round, folds
 from unseen.bench.result_store import ResultStore
 from unseen.bench.results import collect_results
 from unseen.bench.search import choose_trial, trial_job, trial_options
+from unseen.bench.table_text import rules_sheet
 from unseen.errors import UsageError
+from unseen.evaluation.selection import SELECTION_RULES, SelectionRule
 from unseen.hparams import describe_settings, search_ranges
 from unseen.methods import METHODS
 
@@ -35,6 +38,29 @@ def write_job(job, work, rounds):
     metrics = {"in_domain": None, "target": {"accuracy": 0.5}}
     result = {"task": "classification", "model": "m", "seconds": 1.0, "bytes_up": 1, "bytes_down": 2}
     (folder / "result.json").write_text(json.dumps({**result, "metrics": metrics}))
+
+
+class Median(SelectionRule):
+    """A rule of a plugin, which takes the round in the middle and is shown no target score."""
+
+    name, label, summary = "median", "middle round", "the round in the middle was taken"
+
+    def rank(self, evaluation, metric):
+        assert [score["split"] for score in evaluation["scores"]] == ["validation"]
+        return 0.0, 0.0, -abs(evaluation["round"] - 2)
+
+
+def test_a_registered_rule_has_a_number_and_its_label_in_the_tables(make_grid, tmp_path, monkeypatch):
+    monkeypatch.setitem(SELECTION_RULES._entries, "median", Median())
+    grid, shelf = make_grid(methods={"fedavg": {}}, domains=("0", "60", "75")), ResultStore(tmp_path)
+    (entry,) = make_plan(grid, shelf).entries
+    rounds = [{("0", "validation"): 0.9 - i / 10, ("75", "target"): i / 10} for i in (1, 2, 3)]
+    write_job(entry.job, tmp_path, rounds)
+    results = collect_results(make_plan(grid, shelf), shelf)
+    assert results[0].accuracy == {"source-validation": 0.1, "last": 0.3, "oracle": 0.3, "median": 0.2}
+    (found,) = summarize_bench(grid, results).models
+    assert [table.rule for table in found.tables] == ["source-validation", "median", "last", "oracle"]
+    assert "middle round" in rules_sheet(found.tables).headers
 
 
 def test_folds_hold_out_the_target_and_one_source_each(make_grid, tmp_path):

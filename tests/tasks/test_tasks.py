@@ -16,6 +16,7 @@ from unseen.data import from_arrays
 from unseen.errors import UnseenError, UsageError
 from unseen.evaluation.group_metrics import GroupedAccumulator
 from unseen.tasks import METRICS, TASKS, goodness, is_fraction, metric_bounds, metric_label, primary_metric
+from unseen.tasks.regression import Regression
 
 NAMES = ("classification", "regression")
 
@@ -43,6 +44,22 @@ def test_the_evaluated_loss_is_the_task_s_loss(name: str) -> None:
     sums = TASKS[name].make_accumulator(4)
     sums.add(outputs, targets)
     assert sums.metrics()["loss"] == pytest.approx(float(TASKS[name].loss(outputs, targets)))
+
+
+class Huber(Regression):
+    """Regression by another loss."""
+
+    def loss(self, outputs, targets, *, label_smoothing=0.0, reduction="mean"):
+        return F.huber_loss(outputs.squeeze(1), targets, reduction=reduction)
+
+
+def test_a_task_derived_from_regression_reports_its_own_loss() -> None:
+    outputs, targets = batch("regression")
+    left, right = Huber().make_accumulator(1), Huber().make_accumulator(1)
+    left.add(outputs[:7], targets[:7])
+    right.add(outputs[7:], targets[7:])
+    left.merge(Huber().make_accumulator(1).from_arrays(right.to_arrays()))
+    assert left.metrics()["loss"] == pytest.approx(float(F.huber_loss(outputs.squeeze(1), targets)))
 
 
 def test_the_losses_are_those_of_torch_to_the_bit() -> None:

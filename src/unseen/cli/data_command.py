@@ -40,7 +40,9 @@ def check_command(  # noqa: PLR0917 (one parameter an option)
     ] = None,
     domain_column: Annotated[str, typer.Option(help="Tables: the column that names the domain.")] = "domain",
     target: Annotated[str, typer.Option(help="Tables: the column to predict.")] = "target",
-    task: Annotated[str | None, typer.Option(help="Tables: classification or regression.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Tables: what is predicted; the target column decides unless given.")
+    ] = None,
     data_root: Annotated[
         Path | None, typer.Option(help="Where named data sets lie.", envvar="UNSEEN_DATA")
     ] = None,

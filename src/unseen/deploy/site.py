@@ -101,7 +101,9 @@ class SitePart:
         job, config = self.job, self.job.config
         if self.site.name not in job.domains:
             raise UsageError(f"site {self.site.name!r} has no part in this run of {', '.join(job.domains)}")
-        data = self.site.samples(config).as_data_set(name=job.name, domains=job.domains, classes=job.classes)
+        samples = self.site.samples(config)
+        data = samples.as_data_set(name=job.name, domains=job.domains, classes=job.classes)
+        data = data.as_task(config.task)
         federation = site_federation(
             data,
             site=self.site.name,

@@ -16,10 +16,11 @@ from torch import Tensor
 from unseen.errors import UnseenError
 from unseen.tasks.base import TASKS, Task
 from unseen.tasks.metrics import Metric
+from unseen.tasks.regression import Regression
 
 Metrics = dict[str, float]
 Arrays = Mapping[str, npt.NDArray[Any]]
-_EXTRA = "extra:"
+_EXTRA, _LOSS = "extra:", "loss"
 
 
 class MetricAccumulator(ABC):
@@ -158,6 +159,7 @@ class RegressionAccumulator(_TaskAccumulator):
         super().__init__(task or TASKS["regression"])
         self.scale = scale
         self.moments = torch.zeros(7, dtype=torch.float64)
+        self._sums_loss = type(self.task).loss is not Regression.loss
 
     @property
     def count(self) -> int:
@@ -166,8 +168,8 @@ class RegressionAccumulator(_TaskAccumulator):
 
     @property
     def loss(self) -> float:
-        """The sum of squared errors."""
-        return float(self.moments[6])
+        """The sum of the loss: of squared errors, unless the task has a loss of another kind."""
+        return float(self.extra[_LOSS]) if _LOSS in self.extra else float(self.moments[6])
 
     def add(self, outputs: Tensor, targets: Tensor) -> None:
         """Add a batch of standardized predictions and targets."""
@@ -175,6 +177,8 @@ class RegressionAccumulator(_TaskAccumulator):
         ones = torch.ones_like(t)
         terms = torch.stack([ones, t, p, t * t, p * p, t * p, (t - p).square()])
         self.moments += terms.sum(dim=1)
+        if self._sums_loss:
+            self._increase(_LOSS, self.task.loss(outputs, targets, reduction="sum").double().cpu().reshape(1))
         self._add_extra(outputs, targets)
 
     def merge(self, other: RegressionAccumulator) -> None:
