@@ -39,6 +39,8 @@ REGISTRIES = {
     "tasks": "unseen.tasks.base:TASKS",
     "protections": "unseen.privacy.base:PROTECTIONS",
     "callbacks": "unseen.callbacks.base:CALLBACKS",
+    "figures": "unseen.report.figures:FIGURES",
+    "formats": "unseen.data.formats:FORMATS",
 }
 """Kind, as in `unseen list KIND` -> module and attribute of its registry; imported when it is asked for."""
 PLUGINS_VARIABLE = "UNSEEN_PLUGINS"

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from unseen.cli.console import messages, print_json, results
-from unseen.cli.options import parse_settings
+from unseen.cli.options import parse_settings, with_plugins
 from unseen.errors import UsageError
 
 if TYPE_CHECKING:
     from unseen.audit.audit import At
 
 
+@with_plugins
 def audit_command(  # noqa: PLR0917 (one parameter an option)
     run: Annotated[Path, typer.Argument(help="A run folder of 'unseen train'; its data must be there too.")],
     images: Annotated[int, typer.Option(min=1, help="Images in the one step that each client takes.")] = 1,

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unseen.cli.console import INTERRUPTED, messages, print_json, printable, results
+from unseen.cli.options import with_plugins
 from unseen.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ app = typer.Typer(
 
 
 @app.command("check")
+@with_plugins
 def check_command(  # noqa: PLR0917 (one parameter an option)
     path: Annotated[
         str,

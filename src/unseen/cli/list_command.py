@@ -1,7 +1,8 @@
-"""`unseen list`: what can be named in other commands."""
+"""`unseen list KIND`: the entries of every registry, one line each; richer views of some kinds."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,12 +14,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from unseen.cli.console import messages, print_json, results
+from unseen.cli.options import with_plugins
+from unseen.registry import REGISTRIES, find_registry
 
 if TYPE_CHECKING:
     from unseen.methods import Method
     from unseen.methods.method_costs import Cost
 
-app = typer.Typer(no_args_is_help=True, help="List what can be named.\n\nExample:\n\n    unseen list methods")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="List the names that other commands accept, also those of plugins.\n\n"
+    "Examples:\n\n    unseen list methods\n\n    unseen list optimizers --plugin my_optimizer.py",
+)
 AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
@@ -33,8 +40,38 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, as_json
     results().print(table)
 
 
+def list_registry(kind: str, name: str | None, *, as_json: bool) -> None:
+    """Print one line per entry of a registry, or the settings of one entry."""
+    registry = find_registry(kind)
+    if name is not None:
+        settings = [(key, str(default), meaning) for key, default, meaning in _settings_of(registry[name])]
+        if not settings and not as_json:
+            results().print(f"{name}: {summarize(registry[name])} It has no settings.", soft_wrap=True)
+            return
+        show_table(("setting", "default", "meaning"), settings, as_json=as_json)
+        return
+    rows = [(key, summarize(registry[key])) for key in registry]
+    show_table((kind.removesuffix("s"), "what it is"), rows, as_json=as_json)
+
+
+def summarize(entry: Any) -> str:
+    """Describe a registered entry in one line: its `summary`, its `title`, or its docstring's first line."""
+    text = getattr(entry, "summary", None) or getattr(entry, "title", None)
+    return text if isinstance(text, str) else (inspect.getdoc(entry) or "").partition("\n")[0]
+
+
+def _settings_of(entry: Any) -> list[tuple[str, Any, str]]:
+    """Return (name, default, meaning) of every setting that an entry takes."""
+    from unseen.hparams import Settings, describe_settings
+
+    if isinstance(entry, type) and issubclass(entry, Settings):
+        return describe_settings(entry)
+    return describe_settings(entry.settings_type()) if hasattr(entry, "settings_type") else []
+
+
 @app.command("methods")
-def methods(
+@with_plugins
+def list_methods(
     name: Annotated[str | None, typer.Argument(help="Show this method and its settings.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -59,11 +96,12 @@ def methods(
 
 
 @app.command("protections")
-def protections(
+@with_plugins
+def list_protections(
     name: Annotated[str | None, typer.Argument(help="Show this protection's settings.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what can be done to updates before they leave a client, or the settings of one.
+    """List the protections of updates before they leave a client, or the settings of one.
 
     Examples:
 
@@ -71,13 +109,10 @@ def protections(
 
         unseen list protections secure-sum
     """
-    from unseen.hparams import describe_settings
     from unseen.privacy import PROTECTIONS
 
     if name is not None:
-        settings = describe_settings(PROTECTIONS[name].settings_type())
-        rows = [(key, str(default), meaning) for key, default, meaning in settings]
-        show_table(("setting", "default", "meaning"), rows, as_json=as_json)
+        list_registry("protections", name, as_json=as_json)
         return
     known = [PROTECTIONS[key] for key in PROTECTIONS]
     rows = [(kind.name, kind.summary, f"unseen[{kind.extra}]" if kind.extra else "") for kind in known]
@@ -85,7 +120,8 @@ def protections(
 
 
 @app.command("models")
-def models(as_json: AsJson = False) -> None:
+@with_plugins
+def list_models(as_json: AsJson = False) -> None:
     """List the models; every other timm name works too.
 
     Example:
@@ -99,7 +135,8 @@ def models(as_json: AsJson = False) -> None:
 
 
 @app.command("data")
-def data(as_json: AsJson = False) -> None:
+@with_plugins
+def list_data(as_json: AsJson = False) -> None:
     """List the named data sets; folders and tables work too.
 
     Example:
@@ -116,13 +153,14 @@ def data(as_json: AsJson = False) -> None:
 
 
 @app.command("recipes")
-def recipes(
+@with_plugins
+def list_recipes(
     data_root: Annotated[
-        str | None, typer.Option(help="Where named data sets lie.", envvar="UNSEEN_DATA")
+        str | None, typer.Option(help="Folder of the named data sets.", envvar="UNSEEN_DATA")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the tables and figures that `unseen reproduce` makes again.
+    """List the tables and figures that `unseen reproduce` can make.
 
     Example:
 
@@ -133,20 +171,40 @@ def recipes(
     print_recipes(Path(data_root).expanduser() if data_root else None, as_json=as_json)
 
 
+def _add_command(kind: str) -> None:
+    """Add `unseen list KIND` for a registry that needs no richer view."""
+    words = kind.replace("-", " ")
+
+    def command(
+        name: Annotated[str | None, typer.Argument(help="Show the settings of this one.")] = None,
+        as_json: AsJson = False,
+    ) -> None:
+        list_registry(kind, name, as_json=as_json)
+
+    command.__doc__ = f"List the {words}, or the settings of one.\n\nExample:\n\n    unseen list {kind}"
+    app.command(kind)(with_plugins(command))
+
+
+_RICHER = {command.name for command in app.registered_commands}
+for _kind in REGISTRIES:
+    if _kind not in _RICHER:
+        _add_command(_kind)
+
+
 AnyMethod: TypeAlias = "type[Method[Any]]"
 WIDTH = 100
-NOTHING = "-"
-LEAVES = "leaves a client beside weights"
+UNKNOWN = "-"
+LEAVES = "leaves a client besides weights"
 COLUMNS = ("method", "paper", "year", LEAVES, "server sees", "time", "bytes")
 NOTES = """\
 weights: the model's weights and the number of samples
-sums: secure summation can serve; each client: the server must see every client's own update
-time, bytes: of a round, in units of FedAvg's ({})
+sums: works with secure summation; each client: the server must see every client's update
+time, bytes: per round, relative to FedAvg ({})
 unseen list methods NAME shows a method and its settings"""
 
 
 def print_methods(methods: Sequence[AnyMethod]) -> None:
-    """One line a method; the notes below the table are for eyes, and left out when piped."""
+    """Print one line per method; the notes below the table are left out when piped."""
     from unseen.methods.method_costs import measured_costs
 
     costs, console = measured_costs(), _console()
@@ -159,7 +217,7 @@ def print_methods(methods: Sequence[AnyMethod]) -> None:
 
 
 def describe_method(method: AnyMethod, *, as_json: bool) -> None:
-    """All that is known of a method, then its settings."""
+    """Print what is known of a method, then its settings."""
     from unseen.methods import describe_settings
     from unseen.methods.method_costs import measured_costs
 
@@ -178,7 +236,7 @@ def describe_method(method: AnyMethod, *, as_json: bool) -> None:
     console.print(f"the server sees: {_server_sees(method)}")
     if cost is not None:
         ratios = f"time {_ratio(cost.seconds_ratio)}, bytes {_ratio(cost.bytes_ratio)}"
-        console.print(f"a round, in units of FedAvg's: {ratios}")
+        console.print(f"per round, relative to FedAvg: {ratios}")
     if settings:
         table = _bare_table(tuple(settings[0]), wrapping="meaning")
         for row in settings:
@@ -187,7 +245,7 @@ def describe_method(method: AnyMethod, *, as_json: bool) -> None:
 
 
 def facts_of(method: AnyMethod, cost: Cost | None) -> dict[str, Any]:
-    """What programs can know of a method; `cost` is null where it was not measured."""
+    """Describe a method for programs; `cost` is null where it was not measured."""
     return {
         "method": method.name,
         "summary": method.summary,
@@ -199,28 +257,28 @@ def facts_of(method: AnyMethod, cost: Cost | None) -> dict[str, Any]:
 
 
 def _row(method: AnyMethod, cost: Cost | None) -> tuple[str, ...]:
-    """The cells of a line."""
+    """Return the cells of a line."""
     first_author, year = method.paper.authors.split(",")[0], str(method.paper.year)
     ratios = (None, None) if cost is None else (cost.seconds_ratio, cost.bytes_ratio)
     return (
         method.name,
         first_author,
         year,
-        leaves_beside_weights(_sends(method)),
+        sent_besides_weights(_sends(method)),
         _server_sees(method),
         *map(_ratio, ratios),
     )
 
 
-def leaves_beside_weights(sends: Sequence[str]) -> str:
-    """What leaves a client, without the two that do in nearly every method."""
+def sent_besides_weights(sends: Sequence[str]) -> str:
+    """Name what leaves a client, without weights and sample counts, which nearly every method sends."""
     from unseen.methods import Method
 
     return ", ".join(kind for kind in sends if kind not in Method.sends) or "nothing"
 
 
 def _sends(method: AnyMethod) -> tuple[str, ...]:
-    """What leaves a client with the method's default settings."""
+    """Return what leaves a client with the method's default settings."""
     from unseen.methods import make_method
 
     return make_method(method.name).sends
@@ -235,18 +293,18 @@ def _server_sees(method: AnyMethod) -> str:
 
 
 def _ratio(value: float | None) -> str:
-    """Three digits, so that a column stays narrow."""
-    return NOTHING if value is None else f"{value:.2f}" if value < 10 else f"{value:.3g}"
+    """Write three digits, so that a column stays narrow."""
+    return UNKNOWN if value is None else f"{value:.2f}" if value < 10 else f"{value:.3g}"
 
 
 def _console() -> Console:
-    """Standard output, of a fixed width where it is no terminal."""
+    """Return the console of results, of a fixed width where output is piped."""
     console = results()
     return console if console.is_terminal else Console(highlight=False, width=WIDTH)
 
 
 def _bare_table(columns: Sequence[str], *, wrapping: str) -> Table:
-    """Bare columns, of which one takes what room is left."""
+    """Make a table without lines; one column takes the room that is left."""
     table = Table(box=None, pad_edge=False)
     for column in columns:
         right = column in ("time", "bytes")

@@ -15,6 +15,7 @@ from unseen.cli.demo_command import demo_command
 from unseen.cli.federation_command import app_command, invite_command, status_command
 from unseen.cli.join_command import join_command
 from unseen.cli.list_command import app as list_app
+from unseen.cli.options import PluginOption
 from unseen.cli.predict_command import export_command, predict_command
 from unseen.cli.report_command import report_command
 from unseen.cli.reproduce_command import reproduce_command
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train one model across data silos that may not share their data, so that it works on a domain "
-    "none of them has seen.\n\nStart with `unseen demo`, or with your own folders, one folder a site:\n\n"
+    "none of them has seen.\n\nStart with `unseen demo`, or with your own folders, one folder per site:\n\n"
     "    unseen train my_data/ --hold-out site_d --method fedavg",
 )
 app.command("train")(train_command)
@@ -56,6 +57,7 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and stop.", is_eager=True)
     ] = False,
+    plugin: PluginOption = None,
 ) -> None:
     if version:
         typer.echo(f"unseen {__version__}")

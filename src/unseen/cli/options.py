@@ -14,7 +14,7 @@ import click
 import typer
 from click.core import ParameterSource
 
-from unseen.config import EXECUTION, RunConfig
+from unseen.config import RunConfig
 from unseen.errors import UsageError
 from unseen.registry import add_plugin_files
 
@@ -96,7 +96,6 @@ PluginOption = Annotated[
         help="Python file that registers methods, metrics, ... (repeatable).",
         callback=_add_plugins,
         is_eager=True,
-        rich_help_panel=EXECUTION,
     ),
 ]
 

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unseen.cli.console import messages, print_json, printable, results
+from unseen.cli.options import with_plugins
 from unseen.errors import UnseenError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 Run = Annotated[Path, typer.Argument(help="A run folder, or its model.safetensors.")]
 
 
+@with_plugins
 def predict_command(  # noqa: PLR0917 (one parameter an option)
     run: Run,
     path: Annotated[

@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from unseen.cli.console import print_json, results
+from unseen.cli.options import with_plugins
 from unseen.errors import UsageError
 
 GRID = "bench.toml"
 
 
+@with_plugins
 def report_command(
     runs: Annotated[
         list[Path], typer.Argument(help="One run folder or bench folder, or several runs to compare.")
