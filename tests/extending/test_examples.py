@@ -1,4 +1,4 @@
-"""Every example of docs/extending.md, saved as one file outside the package and used through the command line."""
+"""Every example of docs/extending.md, saved as one file elsewhere and used through the command line."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 TRAIN = (
-    "train", "rotated-digits", "--hold-out", "75", "--rounds", "2", "--batches-per-epoch", "2", "--workers", "1",
-)  # fmt: skip
+    *("train", "rotated-digits", "--hold-out", "75", "--rounds", "2"),
+    *("--batches-per-epoch", "2", "--workers", "1"),
+)
 LONGEST_EXAMPLE = 30
 
 
