@@ -22,7 +22,6 @@ from unseen.report.formatting import (
     join_names,
     shorten_names,
 )
-from unseen.report.markup import Markup, esc, tag
 from unseen.report.sections import train_command
 
 
@@ -91,11 +90,6 @@ def test_round_ticks_are_few_and_inside(first: int, more: int) -> None:
     ticks = round_ticks([first, first + more])
     assert 1 <= len(ticks) <= 9
     assert all(first <= tick <= first + more for tick in ticks)
-
-
-def test_markup_is_escaped_once() -> None:
-    assert esc('<a href="x">') == "&lt;a href=&quot;x&quot;&gt;"
-    assert tag("p", "<b>", Markup("<i>"), title='"') == '<p title="&quot;">&lt;b&gt;<i></p>'
 
 
 def test_the_command_repeats_the_configuration(tmp_path: Path) -> None:

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from unseen.report import FIGURES, draw_figures, write_figures
+from unseen.registry import PLUGINS_VARIABLE
+from unseen.report import FIGURES, draw_figures, write_figures, write_report
 from unseen.report.curves import score_rows
 from unseen.report.diagnostics import diagnostics
+from unseen.report.figures import figure_names
 from unseen.report.png import to_png, vega_lite
 from unseen.runs.reader import read_run
 
@@ -34,7 +36,7 @@ def test_every_figure_is_drawn_as_a_picture(any_run: Path, tmp_path: Path) -> No
 def test_which_figures_a_run_has(make_run: MakeRun) -> None:
     shown = list(draw_figures(read_run(make_run("a"))))
     others = ("scatter", "transferability", "features", "layer-weights", "attention", "distances")
-    assert shown == [name for name in FIGURES if name not in others]
+    assert shown == [name for name in figure_names() if name not in others]
     regression = list(draw_figures(read_run(make_run("b", task="regression"))))
     assert regression == ["scores", "scatter", "loss", "time", "bytes", "diagnostics"]
 
@@ -140,3 +142,42 @@ _FIELDS = {
     "name",
     "cases",
 }
+
+
+PLUGIN = """
+import altair as alt
+
+from unseen.report import register_figure
+
+
+@register_figure("plugin-rounds", title="Rounds <of a plugin>", caption="How many there were.")
+def rounds(run):
+    return alt.Chart(alt.InlineData(values=[{"n": len(run.rounds)}])).mark_bar().encode(x="n:Q")
+
+
+@register_figure("plugin-nothing", title="Nothing", order=1)
+def nothing(run):
+    return None
+"""
+
+
+def test_a_figure_of_a_plugin_file_is_on_the_page_and_among_the_images(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_figure.py").write_text(PLUGIN)
+    monkeypatch.setattr(FIGURES, "_entries", dict(FIGURES._entries))
+    monkeypatch.setattr(FIGURES, "_loaded", False)
+    monkeypatch.setenv(PLUGINS_VARIABLE, str(tmp_path / "my_figure.py"))
+    folder = make_run(rounds=2)
+    assert figure_names()[0] == "plugin-nothing"
+    assert figure_names()[-1] == "plugin-rounds"
+    assert FIGURES["plugin-rounds"].summary == "Rounds <of a plugin>"
+    html = write_report(folder).read_text(encoding="utf-8")
+    assert "<h3>Rounds &lt;of a plugin&gt;</h3>" in html
+    assert '"chart-plugin-rounds-1"' in html
+    assert "plugin-nothing" not in html
+    assert "plugin-rounds.png" in [path.name for path in write_figures(folder, tmp_path / "figures")]
+
+
+def test_every_figure_has_one_line_for_lists() -> None:
+    assert all(FIGURES[name].summary and "\n" not in FIGURES[name].summary for name in FIGURES)

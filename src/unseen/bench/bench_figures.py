@@ -226,5 +226,5 @@ BENCH_FIGURES: dict[str, Figure[FigureContext]] = {
 def draw_bench(shown: FigureContext) -> dict[str, Panels]:
     """All figures that have something to show, by their names in `BENCH_FIGURES`."""
     with skip_schema_checks():
-        drawn = {name: figure.draw(shown) for name, figure in BENCH_FIGURES.items()}
+        drawn = {name: figure.panels(shown) for name, figure in BENCH_FIGURES.items()}
     return {name: panels for name, panels in drawn.items() if panels}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from unseen.bench.grid import ALL, Grid
 from unseen.bench.results import JobResult
 from unseen.evaluation.selection import list_rules
-from unseen.report.formatting import METHOD_NAMES
+from unseen.methods import METHODS
 
 Values = Mapping[tuple[str, int], float]
 """(held-out domain, seed) -> metric."""
@@ -95,9 +95,9 @@ def studies(grid: Grid, results: Sequence[JobResult]) -> list[Study]:
 
 def display_name(label: str) -> str:
     """A label as tables show it: a method's name at its beginning is written as its paper writes it."""
-    known = re.match(r"[a-z0-9]+(-share)?", label)
-    if known and known.group() in METHOD_NAMES:
-        return METHOD_NAMES[known.group()] + label[known.end() :]
+    for name in sorted(METHODS, key=len, reverse=True):
+        if re.match(rf"{re.escape(name)}(?![a-z0-9])", label):
+            return METHODS[name].title + label[len(name) :]
     return label
 
 

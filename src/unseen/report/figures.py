@@ -1,120 +1,186 @@
-"""The figures of a run, in the order of the page; a new one is one entry here.
+"""The figures of a run's page; a plugin adds one with `register_figure`.
 
-A figure draws itself from a run alone, as one panel or several, each with a label ("" when the title
-says enough); it returns none when the run has nothing to show for it.
+A figure draws itself from a run alone, as one chart or several panels with a label each ("" when the title
+says enough), or returns nothing when the run has no data for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 
-from unseen.report import costs, curves, diagnostics, embedding
-from unseen.report import method_figures as attention
-from unseen.report import method_figures as layers
-from unseen.report import method_figures as transferability
-from unseen.report import prediction_figures as classes
-from unseen.report import prediction_figures as scatter
+from unseen.registry import Registry
+from unseen.report import costs, curves, diagnostics, embedding, method_figures, prediction_figures
 from unseen.report.charts import skip_schema_checks
 from unseen.runs.reader import Run
 
 if TYPE_CHECKING:
-    from unseen.report.charts import Panels
+    from unseen.report.charts import AnyChart, Panels
 
+    Drawing: TypeAlias = AnyChart | Panels | None
 
-Shown = TypeVar("Shown")
+Source = TypeVar("Source")
+Width: TypeAlias = Literal["full", "half", "third"]
+LAST = 1000
+"""The order of figures that state none: after the built-in ones."""
 
 
 @dataclass(frozen=True)
-class Figure(Generic[Shown]):
-    """A title, a caption that says how to read it, and how to draw it; `width` is its share of a row."""
+class Figure(Generic[Source]):
+    """A title, a caption that says how to read it, and how to draw it.
+
+    width  fraction of a row of the page that it takes
+    order  position on the page, smaller first; equal ones by name
+    """
 
     title: str
     caption: str
-    draw: Callable[[Shown], Panels]
-    width: Literal["full", "half", "third"] = "half"
+    draw: Callable[[Source], Drawing]
+    width: Width = "half"
+    order: int = LAST
+
+    @property
+    def summary(self) -> str:
+        """One line for lists of figures."""
+        return self.title
+
+    def panels(self, source: Source) -> Panels:
+        """Draw the figure as panels by label; none when there is nothing to show."""
+        drawn = self.draw(source)
+        if drawn is None:
+            return {}
+        return drawn if isinstance(drawn, dict) else {"": drawn}
 
 
-FIGURES: dict[str, Figure[Run]] = {
+FIGURES: Registry[Figure[Run]] = Registry("figure", group="unseen.figures")
+DrawRun = TypeVar("DrawRun", bound="Callable[[Run], Drawing]")
+
+
+def register_figure(
+    name: str, *, title: str, caption: str = "", width: Width = "half", order: int = LAST
+) -> Callable[[DrawRun], DrawRun]:
+    """Register the decorated function of a run as a figure of every run's page."""
+
+    def enter(draw: DrawRun) -> DrawRun:
+        FIGURES.register(name)(Figure(title, caption, draw, width, order))
+        return draw
+
+    return enter
+
+
+def figure_names() -> list[str]:
+    """Return the names of all figures in the order of the page."""
+    return sorted(FIGURES, key=lambda name: (FIGURES[name].order, name))
+
+
+def draw_figures(run: Run) -> dict[str, Panels]:
+    """Draw all figures that have something to show, by their names in `FIGURES`, in the order of the page."""
+    with skip_schema_checks():
+        drawn = {name: FIGURES[name].panels(run) for name in figure_names()}
+    return {name: panels for name, panels in drawn.items() if panels}
+
+
+_BUILT_IN: dict[str, Figure[Run]] = {
     "scores": Figure(
         "Scores over the rounds",
         "Thick: held-out domains, which took no part in training. Thin: the sources' own validation data. "
         "The dashed line is the round whose model was kept. Click a name to single it out.",
         curves.score_curves,
         width="full",
+        order=10,
     ),
     "confusion": Figure(
-        "What was taken for what",
+        "Confusion of classes",
         "Held-out data only. In a matrix, each row is a true class; the stronger the colour, the more often "
         "it was given the name below. A perfect model fills only the diagonal.",
-        classes.confusion,
+        prediction_figures.confusion,
+        order=20,
     ),
     "class-accuracy": Figure(
         "Accuracy of each class",
         "Held-out data only, the hardest class first.",
-        classes.class_accuracy,
+        prediction_figures.class_accuracy,
+        order=30,
     ),
     "scatter": Figure(
         "Prediction against truth",
         "Held-out data only. On the dashed line a prediction equals the truth.",
-        scatter.truth_against_prediction,
+        prediction_figures.truth_against_prediction,
+        order=40,
     ),
     "samples": Figure(
         "Samples per domain and class",
         "All samples, before they are split into training, validation and test data.",
-        classes.sample_counts,
+        prediction_figures.sample_counts,
         width="full",
+        order=50,
     ),
     "loss": Figure(
-        "Training loss", "Mean over the clients of each round.", curves.training_loss, width="third"
+        "Training loss",
+        "Mean over the clients of each round.",
+        curves.training_loss,
+        width="third",
+        order=60,
     ),
-    "time": Figure("Time", "Seconds spent in each round.", costs.time_per_round, width="third"),
+    "time": Figure(
+        "Time",
+        "Seconds spent in each round.",
+        costs.time_per_round,
+        width="third",
+        order=70,
+    ),
     "bytes": Figure(
-        "Traffic", "What travelled in each round, over all clients.", costs.bytes_per_round, width="third"
+        "Traffic",
+        "Bytes sent in each round, over all clients.",
+        costs.bytes_per_round,
+        width="third",
+        order=80,
     ),
     "transferability": Figure(
         "Transferability of classes between domains",
-        "A circle is one class of one domain, its size the number of samples. Circles of a class that lie "
-        "together share their features across domains.",
-        transferability.transferability_graph,
+        "A circle is one class of one domain, its size the number of samples. Circles of a class that are "
+        "close together share their features across domains.",
+        method_figures.transferability_graph,
+        order=90,
     ),
     "features": Figure(
         "Features in the plane",
-        "Each dot is a sample; t-SNE puts samples near one another whose features are alike, while distances "
-        "across the picture mean little. Good features part classes and mix domains.",
+        "Each dot is a sample; t-SNE puts samples near one another with similar features, while distances "
+        "across the plot mean little. Good features separate classes and mix domains.",
         embedding.feature_maps,
         width="full",
+        order=100,
     ),
     "layer-weights": Figure(
-        "Weight of every client in a layer",
-        "What share of the merged layer each client's own makes up, over the rounds.",
-        layers.layer_weights,
+        "Weight of each client in a layer",
+        "The fraction of the merged layer that comes from each client, over the rounds.",
+        method_figures.layer_weights,
         width="full",
+        order=110,
     ),
     "attention": Figure(
-        "Which layers are drawn to which",
+        "Attention between layers",
         "How much each of a client's own layers, in the columns, counts for a layer of the merged model. "
         "Layers are counted from the input, every row sums to one. Mean of the clients.",
-        attention.attention,
+        method_figures.attention,
+        order=120,
     ),
     "distances": Figure(
-        "How far the clients' models lie apart",
+        "Distances between the clients' models",
         "Root mean square of the distance of two clients' weights in a layer, before they are merged. Where "
-        "clients of different domains lie farther apart than those of one, the layer carries the domain.",
-        layers.model_distances,
+        "clients of different domains are farther apart than those of one, the layer carries the domain.",
+        method_figures.model_distances,
+        order=130,
     ),
     "diagnostics": Figure(
         "Inside the method",
         "Numbers that the method recorded about itself.",
         diagnostics.diagnostics,
         width="full",
+        order=140,
     ),
 }
 
-
-def draw_figures(run: Run) -> dict[str, Panels]:
-    """All figures that have something to show, by their names in `FIGURES`."""
-    with skip_schema_checks():
-        drawn = {name: figure.draw(run) for name, figure in FIGURES.items()}
-    return {name: panels for name, panels in drawn.items() if panels}
+for _name, _figure in _BUILT_IN.items():
+    FIGURES.register(_name)(_figure)

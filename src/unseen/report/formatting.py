@@ -13,18 +13,13 @@ NOTHING = "–"
 SPACE = "\u00a0"
 HELD_OUT_MARK = " (held out)"
 
-METHOD_NAMES = {
-    "agrrand": "AgrRand", "agrsum": "AgrSum", "copa": "COPA", "csac": "CSAC", "cwt": "CWT",
-    "deepall": "DeepAll", "fedadg": "FedADG", "fedavg": "FedAvg", "fedavg-share": "FedAvg-Share",
-    "fedavgm": "FedAvgM", "fedbn": "FedBN", "fednova": "FedNova", "scaffold": "SCAFFOLD",
-    "fedcmi": "FedCMI", "feddg": "FedDG", "fedga": "FedGA", "fedl2r": "FedL2R", "fedprox": "FedProx",
-    "fedsr": "FedSR", "mdfl": "MDFL", "moon": "MOON", "pcgrad": "PCGrad", "ppdg": "PPDG",
-}  # fmt: skip
-
 
 def method_name(method: object) -> str:
-    """A method's name as its paper writes it, where that is known."""
-    return METHOD_NAMES.get(str(method), str(method))
+    """Return a method's title as its paper writes it, or the name itself if it is not registered."""
+    from unseen.methods import METHODS
+
+    name = str(method)
+    return METHODS[name].title if name in METHODS else name
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

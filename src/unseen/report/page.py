@@ -14,7 +14,6 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unseen.report.markup import Markup, tag
 from unseen.report.theme import vega_config
 from unseen.report.vega_bundle import vega_lite, vega_lite_version, vega_script
 
@@ -161,30 +160,3 @@ def _digest(code: str) -> str:
 @cache
 def _asset(name: str) -> str:
     return files("unseen.report").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def assemble(*, title: str, body: str, charts: dict[str, Any]) -> str:
-    """Put a body of HTML into the layout; for pages that have no template yet."""
-    return render_page("body.html.j2", title=title, charts=charts, body=body)
-
-
-def page_header(kind: str, sentence: Markup, about: list[Any]) -> Markup:
-    """What the page is, its one sentence, and what it is about."""
-    line = " · ".join(str(part) for part in about if part)
-    return tag("header", tag("p", f"Unseen · {kind}", class_="kind"), tag("h1", sentence), tag("p", line))
-
-
-def figure_markup(name: str, figure: Figure[Any], panels: Panels) -> tuple[Markup, dict[str, Any]]:
-    """A figure's place on the page and the charts that the script draws there."""
-    [place], charts = place_figures({name: figure}, {name: panels})
-    boxes = [
-        tag(
-            "div",
-            tag("h4", panel.label) if panel.label else "",
-            tag("div", class_="chart", id_=panel.key),
-            class_="panel",
-        )
-        for panel in place.panels
-    ]
-    head = tag("figcaption", tag("h3", place.title), tag("p", place.caption))
-    return tag("figure", head, tag("div", *boxes, class_="panels"), class_=f"card {place.width}"), charts

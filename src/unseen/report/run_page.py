@@ -22,7 +22,8 @@ def write_report(folder: Path) -> Path:
 
 def run_page(run: Run) -> str:
     """Render the page of one run."""
-    figures, charts = place_figures(FIGURES, draw_figures(run))
+    drawn = draw_figures(run)
+    figures, charts = place_figures({name: FIGURES[name] for name in drawn}, drawn)
     facts = run.facts
     return render_page(
         "run.html.j2",
