@@ -19,7 +19,6 @@ from unseen.federation import PartitionConfig, SplitFractions, make_federation
 from unseen.methods import make_method
 from unseen.models import InputSpec, build_model
 from unseen.runs.checkpoint import Checkpoint
-from unseen.runs.client_state import StateStore
 from unseen.runs.folder import RunFolder
 from unseen.runs.records import Records
 from unseen.training import LocalTrainingConfig, Preprocessor
@@ -114,26 +113,16 @@ def run_rounds(
     callbacks: Callback | None = None,
 ) -> tuple[Checkpoint, Records]:
     """Run (or continue, if the folder holds a checkpoint) without the outer layers."""
-    place = RunFolder(folder)
-    found = Checkpoint.load(place.checkpoint) if place.checkpoint.exists() else None
-    states = StateStore(place.client_states, found.client_states if found else None)
-    folder.mkdir(parents=True, exist_ok=True)
-    records = Records(place.records, keep_bytes=found.records_bytes if found else 0)
-    engine = SerialEngine(experiment, states)
-    start = engine.workspace.flat.read()
-    checkpoint = found or Checkpoint("test", round=0, weights=start, selected=start)
-    ServerLoop(
+    loop = ServerLoop(
         experiment,
-        engine,
-        layout=engine.workspace.flat.layout,
-        schedule=Schedule(rounds=rounds, fraction=fraction),
-        checkpoint=checkpoint,
-        records=records,
-        states=states,
-        folder=place,
+        RunFolder(folder),
+        Schedule(rounds=rounds, fraction=fraction),
+        run_id="test",
+        make_engine=lambda states: SerialEngine(experiment, states),
         callbacks=callbacks or Callback(),
-    ).run()
-    return checkpoint, records
+    )
+    loop.run()
+    return loop.checkpoint, loop.records
 
 
 @pytest.fixture

@@ -7,20 +7,27 @@ result.metrics["target"]["accuracy"]
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from unseen.runner.api import RunResult, from_arrays, load_model, train
+    from unseen.data import from_arrays
+    from unseen.runner.run import RunResult, train
+    from unseen.serving import load_model
 
 __all__ = ["RunResult", "__version__", "from_arrays", "load_model", "train"]
+_HOMES = {
+    "RunResult": "unseen.runner.run",
+    "from_arrays": "unseen.data",
+    "load_model": "unseen.serving",
+    "train": "unseen.runner.run",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Load the public calls on first use, so that `import unseen` and `unseen --help` are instant."""
-    if name in __all__:
-        from unseen.runner import api
-
-        return getattr(api, name)
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'unseen' has no attribute {name!r}")

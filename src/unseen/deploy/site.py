@@ -22,7 +22,8 @@ from unseen.engine.resources import keep_freed_memory
 from unseen.errors import UnseenError, UsageError
 from unseen.federation import SplitFractions, site_federation
 from unseen.methods import make_method
-from unseen.runner.prepare import data_request, make_experiment, partition_config
+from unseen.privacy import make_protection
+from unseen.runner.prepare import data_request, initial_weights, make_experiment, partition_config
 from unseen.runs.client_state import StateStore, protection_key
 from unseen.runs.records import plain
 from unseen.training import Update, reason_to_reject
@@ -115,7 +116,14 @@ class SitePart:
             seed=config.seed,
         )
         method = make_method(config.method, config.settings)
-        return make_experiment(config, data, federation, method=method)
+        return make_experiment(
+            config,
+            data,
+            federation,
+            method=method,
+            protection=make_protection(config.protect, config.protect_settings),
+            weights=initial_weights(config),
+        )
 
     def train(self, request: SiteMessage) -> SiteMessage:
         """Train the named clients from the received weights."""

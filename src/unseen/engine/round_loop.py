@@ -1,13 +1,12 @@
-"""The rounds of a run: who takes part, local work, merging, evaluation, records, checkpoint.
+"""The server loop of a run: sample clients, train, aggregate, evaluate, checkpoint.
 
-Knows nothing of where clients live (that is the engine's part) nor of what is done with updates
-(the method's part).
+It does not know where clients run (the engine does) nor how updates are combined (the method does).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -19,11 +18,10 @@ from unseen.callbacks.base import Callback
 from unseen.engine.base import Engine, NoAnswer, Reply
 from unseen.engine.exchange import Exchange
 from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart
-from unseen.errors import UnseenError
+from unseen.errors import UnseenError, UsageError
 from unseen.evaluation.group_metrics import score_groups
 from unseen.evaluation.selection import VALIDATION_DOMAIN, SourceValidation, select
 from unseen.federation import sample_clients
-from unseen.models import Layout
 from unseen.privacy import DisclosureEntry, DisclosureLog, ReceivedUpdate, RoundUpdates
 from unseen.privacy.disclosure import TARGET_METRICS, TEST_METRICS, VALIDATION_METRICS
 from unseen.runs.checkpoint import Checkpoint
@@ -39,14 +37,14 @@ _METRICS = {
     "test": TEST_METRICS,
     "target": TARGET_METRICS,
 }
-"""The kind of value that an evaluation of each split lets leave."""
+"""The kind of value that an evaluation of each split discloses."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long, with whom, and how a round's model is chosen.
+    """How many rounds, with which clients, and how the round whose model is kept is selected.
 
-    fraction        part of the clients that take part in a round
+    fraction        fraction of the clients that take part in a round
     evaluate_every  rounds between evaluations; the last round is always evaluated
     """
 
@@ -57,27 +55,60 @@ class Schedule:
 
 
 class ServerLoop:
-    """Runs all rounds that a checkpoint still lacks."""
+    """The server's side of a run in its folder: opens or resumes it, and trains the rounds that are missing.
+
+    It owns what survives a crash: the checkpoint, the records and the clients' state.
+    """
 
     def __init__(
         self,
         experiment: Experiment,
-        engine: Engine,
-        *,
-        layout: Layout,
-        schedule: Schedule,
-        checkpoint: Checkpoint,
-        records: Records,
-        states: StateStore,
         folder: RunFolder,
+        schedule: Schedule,
+        *,
+        run_id: str,
+        make_engine: Callable[[StateStore], Engine],
         callbacks: Callback,
     ) -> None:
-        self.experiment, self.engine, self.layout, self.schedule = experiment, engine, layout, schedule
-        self.checkpoint, self.records, self.states = checkpoint, records, states
-        self.folder, self.callbacks = folder, callbacks
+        """Open the folder's run, or begin a new one.
+
+        run_id       identity of the run; a checkpoint of another one is refused
+        make_engine  makes the engine that reaches the clients
+        """
+        self.experiment, self.folder, self.schedule, self.callbacks = experiment, folder, schedule, callbacks
+        found = Checkpoint.load(folder.checkpoint) if folder.checkpoint.exists() else None
+        if found is not None and found.run_id != run_id:
+            raise UsageError(f"{folder.path} holds a run on other data or weights: choose another --out")
+        self.resumed = found is not None
+        self.states = StateStore(folder.client_states, found.client_states if found else None)
+        self.engine = make_engine(self.states)
+        flat = self.engine.workspace.flat
+        self.layout = flat.layout
+        if found is not None and found.layout != self.layout.digest:
+            self.engine.close()
+            raise UsageError(
+                f"{folder.path} was begun by a version of Unseen that lays this model's weights out in "
+                "another order: choose another --out"
+            )
+        folder.path.mkdir(parents=True, exist_ok=True)
+        self.records = Records(folder.records, keep_bytes=found.records_bytes if found else 0)
+        if found is None:
+            start = flat.read().cpu()
+            found = Checkpoint(run_id, round=0, weights=start, selected=start, layout=self.layout.digest)
+        self.checkpoint = found
+
+    def __enter__(self) -> ServerLoop:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.engine.close()
+
+    def record(self, event: str, **values: object) -> None:
+        """Write an event to the records and pass it to the callbacks."""
+        self.callbacks.on_record(self.records.append(event, **values))
 
     def run(self) -> Checkpoint:
-        """Go on from the checkpoint to the last round."""
+        """Continue from the checkpoint to the last round."""
         point, rounds = self.checkpoint, self.schedule.rounds
         self.callbacks.on_train_start(
             first_round=point.round + 1,
@@ -86,22 +117,28 @@ class ServerLoop:
         )
         for number in range(point.round + 1, rounds + 1):
             started = time.perf_counter()
+            # Steps 1 to 5: train and aggregate.
             point.weights = self._train_round(number)
+            # Step 6: evaluate the new global model, and keep it if selection prefers it.
             if number % self.schedule.evaluate_every == 0 or number == rounds:
                 self._evaluate(number)
+            # Step 7: checkpoint, so that a crash costs at most one round.
             point.round = number
             point.seconds += time.perf_counter() - started
             self._save()
         return point
 
+    def selected_round(self) -> int:
+        """Return the round that selection prefers among those recorded."""
+        best = select(self.records.entries, self.schedule.selection, self.experiment.data.task)
+        assert best is not None, "the last round is always evaluated"
+        return int(best["round"])
+
     def _train_round(self, number: int) -> Tensor:
-        """Let this round's clients work and merge what they send."""
+        """Train this round's clients and aggregate what they send; return the new global weights."""
         experiment, started = self.experiment, time.perf_counter()
-        chosen = self._chosen(number)
-        groups = [chosen]
-        if experiment.method.topology == "serial":
-            order = experiment.method.visiting_order(chosen, round=number, seed=experiment.seed)
-            groups = [[client] for client in order]
+        # Step 1: sample clients. They train at once, or one after another where the method is serial.
+        groups = self._client_groups(number)
         weights, opened, left = self.checkpoint.weights, list[RoundUpdates](), DisclosureLog()
         diagnostics: dict[str, Any] = {}
         distances: Record = {}
@@ -118,12 +155,16 @@ class ServerLoop:
                 left=left,
                 fault=partial(self._fault, number),
             )
+            # Step 2: broadcast the weights, what the method adds, and what the protection needs.
             received = experiment.method.broadcast(self.checkpoint.server)
             sealing = exchange.begin()
             start = RoundStart(number, weights, received, self.callbacks.on_samples, sealing)
+            # Step 3: train locally on every client.
             rows, replies = self.engine.train(group, start)
+            # Step 4: log what left the clients, set unusable updates aside, lift the protection.
             exchange.measure(replies)
             opened.append(exchange.finish(rows, replies, self._sound_replies(number, replies)))
+            # Step 5: aggregate by the method's server half.
             work = ServerWork(
                 round=number,
                 rounds=self.schedule.rounds,
@@ -141,9 +182,9 @@ class ServerLoop:
             bytes_up += exchange.traffic.up
             bytes_down += exchange.traffic.down
         spent = experiment.protection.privacy_spent(self.checkpoint.protection)
-        self._record(
+        self.record(
             "round",
-            **summary(opened, diagnostics),
+            **round_summary(opened, diagnostics),
             **distances,
             round=number,
             bytes_up=bytes_up,
@@ -154,8 +195,16 @@ class ServerLoop:
         )
         return weights
 
-    def _chosen(self, number: int) -> list[int]:
-        """The round's clients: drawn by the protection where its guarantee rests on how."""
+    def _client_groups(self, number: int) -> list[list[int]]:
+        """Sample the round's clients, in groups that train at the same time."""
+        chosen, method = self._sample_clients(number), self.experiment.method
+        if method.topology != "serial":
+            return [chosen]
+        order = method.visiting_order(chosen, round=number, seed=self.experiment.seed)
+        return [[client] for client in order]
+
+    def _sample_clients(self, number: int) -> list[int]:
+        """Sample the round's clients; the protection does it where its guarantee depends on how."""
         experiment, fraction = self.experiment, self.schedule.fraction
         if not experiment.protection.draws_clients:
             drawn = sample_clients(
@@ -185,14 +234,14 @@ class ServerLoop:
         return accepted
 
     def _fault(self, number: int, client: str, reason: str) -> None:
-        self._record("fault", round=number, client=client, reason=reason)
+        self.record("fault", round=number, client=client, reason=reason)
 
     def _evaluate(self, number: int) -> None:
         """Evaluate the global model, and keep it if selection now prefers it."""
         started = time.perf_counter()
         sets = self.experiment.evaluation_sets("validation", VALIDATION_DOMAIN, "target")
         answers = self.engine.evaluate(self.checkpoint.weights, sets)
-        self._record(
+        self.record(
             "evaluation",
             round=number,
             **evaluation_record(self.experiment, *self._evaluated(number, sets, answers)),
@@ -223,15 +272,12 @@ class ServerLoop:
         self.checkpoint.save(self.folder.checkpoint)
         self.states.forget_old()
 
-    def _record(self, event: str, **values: object) -> None:
-        self.callbacks.on_record(self.records.append(event, **values))
 
-
-def summary(opened: Sequence[RoundUpdates], diagnostics: Record) -> Record:
-    """What the records say of a round's clients; their own diagnostics stand under their names."""
-    told = {client: own for part in opened for client, own in part.diagnostics.items()}
-    keys = sorted({key for own in told.values() for key in own})
-    of_clients = {key: {client: own[key] for client, own in told.items() if key in own} for key in keys}
+def round_summary(opened: Sequence[RoundUpdates], diagnostics: Record) -> Record:
+    """Summarize a round's clients for the records; their own diagnostics are keyed by their names."""
+    sent = {client: own for part in opened for client, own in part.diagnostics.items()}
+    keys = sorted({key for own in sent.values() for key in own})
+    of_clients = {key: {client: own[key] for client, own in sent.items() if key in own} for key in keys}
     weights = [float(part.updates.samples.sum()) for part in opened]
     return {
         "clients": [client for part in opened for client in part.updates.clients],
@@ -244,7 +290,7 @@ def summary(opened: Sequence[RoundUpdates], diagnostics: Record) -> Record:
 def evaluation_record(
     experiment: Experiment, sets: Sequence[EvaluationSet], accumulators: Sequence[MetricAccumulator]
 ) -> Record:
-    """What the records say of an evaluation: every domain's scores, and every group's if there are groups."""
+    """Describe an evaluation for the records: scores per domain, and per group if there are groups."""
     record: Record = {"scores": scores(sets, accumulators), "left": sums_left(sets, accumulators)}
     if experiment.data.groups:
         splits = [split for _, split in sets]
@@ -253,7 +299,7 @@ def evaluation_record(
 
 
 def sums_left(sets: Sequence[EvaluationSet], accumulators: Sequence[MetricAccumulator]) -> list[Record]:
-    """What an evaluation let leave the domains' sites: sums over their samples."""
+    """List what an evaluation disclosed of the domains: sums over their samples."""
     left = DisclosureLog()
     for (domain, split), found in zip(sets, accumulators, strict=True):
         left.add(domain, [DisclosureEntry(_METRICS[split], found.numbers, 8 * found.numbers)])
@@ -269,9 +315,9 @@ def scores(sets: Sequence[EvaluationSet], accumulators: Sequence[MetricAccumulat
 
 
 def client_distances(experiment: Experiment, updates: Updates) -> Record:
-    """The record's `distances`; empty unless two or more clients' models are there at a time.
+    """Measure how far clients' models are apart, for the records; empty unless two or more train at once.
 
-    A protection hides single clients from the records too, so that under any of them nothing is said.
+    A protection hides single clients from the records too, so nothing is recorded under any of them.
     """
     if len(updates) < 2 or experiment.protection.name != "none":
         return {}

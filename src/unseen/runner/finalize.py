@@ -1,4 +1,4 @@
-"""What a run came to: the closing evaluation of the selected model, and the result that records give."""
+"""Finish a run: evaluate the selected model in detail, compute the result from the records, save both."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ import numpy as np
 import torch
 
 from unseen.data import Indices, Samples
-from unseen.engine import Engine, Experiment, NoAnswer, Workspace, evaluation_record
+from unseen.engine import Engine, Experiment, NoAnswer, ServerLoop, Workspace, evaluation_record
 from unseen.engine.experiment import EvaluationSet
 from unseen.errors import UnseenError
 from unseen.evaluation.evaluate import predict_batches
 from unseen.evaluation.group_metrics import GroupedAccumulator, summarize_groups
 from unseen.evaluation.selection import VALIDATION_DOMAIN, LastRound, Oracle, mean_metric, select
+from unseen.fileio import write_json
 from unseen.privacy import DisclosureEntry, DisclosureLog, sum_disclosures
 from unseen.report.png import encode_png
+from unseen.runner.prepare import Setup
+from unseen.runner.start_record import validation_domains
 from unseen.runs.records import Record
 from unseen.seeding import numpy_generator
+from unseen.serving import save_model
+from unseen.serving.saved_model import ModelCard
 from unseen.tasks import TASKS, goodness
 from unseen.tasks.accumulators import ClassificationAccumulator, MetricAccumulator
 
@@ -27,6 +32,58 @@ SCATTER = "targets of samples with their predictions, for the report"
 PICTURES = "example images, for the report"
 EXAMPLES = 12
 SCATTER_POINTS = 500
+
+
+def finalize(setup: Setup, loop: ServerLoop) -> dict[str, Any]:
+    """Evaluate the selected model in detail; write model and result, and return the result."""
+    config, experiment, checkpoint = setup.config, setup.experiment, loop.checkpoint
+    task, protection = experiment.data.task, experiment.protection
+    loop.record("final", **final_record(loop.engine, checkpoint.selected, loop.selected_round()))
+    loop.records.sync()
+    outcome = make_result(loop.records.entries, selection=config.selection, task=task)
+    values = {
+        "run_id": setup.run_id,
+        "method": config.method,
+        "model": config.model,
+        "data": experiment.data.name,
+        "task": task,
+        "held_out": list(config.hold_out),
+        **validation_domains(config),
+        "seed": config.seed,
+        "rounds": config.rounds,
+        **outcome,
+        "seconds": round(checkpoint.seconds, 3),
+        "privacy": list(dict.fromkeys(line["kind"] for line in outcome["left"])),
+        "protection": {
+            "name": protection.name,
+            "statement": protection.statement(),
+            **protection.privacy_spent(checkpoint.protection),
+        },
+    }
+    save_model(loop.folder.model, loop.layout.tensors(checkpoint.selected), _model_card(setup))
+    write_json(loop.folder.result, values)
+    return values
+
+
+def _model_card(setup: Setup) -> ModelCard:
+    experiment = setup.experiment
+    return ModelCard(
+        model=cast(str, setup.config.model),
+        method=setup.config.method,
+        settings=dict(setup.config.settings),
+        task=experiment.data.task,
+        classes=experiment.data.classes,
+        input_shape=experiment.data.input_shape,
+        outputs=experiment.data.outputs,
+        pixel_mean=experiment.prepare.normalise.mean,
+        pixel_std=experiment.prepare.normalise.std,
+        encoding=setup.encoding.to_dict() if setup.encoding else None,
+        data=experiment.data.name,
+        held_out=setup.config.hold_out,
+        run_id=setup.run_id,
+        sources=experiment.federation.sources,
+        measured=experiment.data.is_measured,
+    )
 
 
 def final_record(engine: Engine, weights: torch.Tensor, selected_round: int) -> Record:

@@ -1,4 +1,4 @@
-"""From a configuration to an experiment: loads the data, deals it out, builds the model and the method."""
+"""Prepare a run: load the data, split it among clients, build model, method and protection, each once."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ from unseen.privacy import PlannedRun, Protection, make_protection
 from unseen.training import LocalTrainingConfig, Preprocessor, check_precision
 
 if TYPE_CHECKING:
+    import torch
+
     from unseen.data.tables.encoding import TableEncoding
 
 
@@ -36,15 +38,17 @@ if TYPE_CHECKING:
 class Setup:
     """A configuration with every choice made, its experiment, and the run's identity.
 
-    notes  what the user should know before the run starts: what the protection costs
+    workers      worker processes and threads on this machine
+    max_clients  how many clients a round may have
+    notes        what the user should know before the run starts: what the protection costs
     """
 
     config: RunConfig
     experiment: Experiment
-    facts: InputSpec
     encoding: TableEncoding | None
     workers: WorkerConfig
     run_id: str
+    max_clients: int
     notes: tuple[str, ...] = ()
 
 
@@ -56,8 +60,7 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
     data      samples already in memory, in place of those that the configuration names
     progress  called while data is being loaded
     """
-    method = check_names(config)
-    protection = make_protection(config.protect, config.protect_settings)
+    method, protection = check_names(config)
     device = choose_device(config.device)
     check_precision(config.precision, device)
     data = (data or load_data(data_request(config, progress))).as_task(config.task)
@@ -96,33 +99,45 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
         settings=dict(vars(method.settings)),
         protect_settings=dict(vars(protection.settings)),
     )
+    weights = initial_weights(config)
     experiment = make_experiment(
         config,
         data,
         federation,
         method=method,
+        protection=protection,
+        device=device,
+        weights=weights,
         target=(encoding.target_mean, encoding.target_std) if encoding else (0.0, 1.0),
     )
     content = {"data_fingerprint": data.fingerprint}
-    weights = _weights_file(config)
     if weights is not None:
         content["weights_fingerprint"] = hashlib.sha256(weights.read_bytes()).hexdigest()
+    in_round = clients_per_round(len(federation), config.fraction)
     workers = choose_workers(
         workers=config.workers,
         threads=config.threads,
-        clients=clients_per_round(len(federation), config.fraction),
+        clients=in_round,
         parameters=sum(parameter.numel() for parameter in experiment.network.parameters()),
         samples=experiment.samples_in_round(config.fraction) * config.rounds,
         on_cpu=device.type == "cpu",
     )
     config = config.resolved(workers=workers.workers, threads=workers.threads)
-    facts = InputSpec(data.input_shape, data.outputs)
     notes: tuple[str, ...] = ()
     if experiment.protected:
-        protection, notes = _planned_protection(config, experiment)
+        protection, notes = _plan_protection(config, experiment, in_round=in_round)
         experiment = replace(experiment, protection=protection)
         config = config.resolved(protect_settings=dict(vars(protection.settings)))
-    return Setup(config, experiment, facts, encoding, workers, config.identity(**content), notes)
+    drawn = config.fraction < 1 and experiment.protection.draws_clients
+    return Setup(
+        config=config,
+        experiment=experiment,
+        encoding=encoding,
+        workers=workers,
+        run_id=config.identity(**content),
+        max_clients=len(federation) if drawn else in_round,
+        notes=notes,
+    )
 
 
 def make_experiment(
@@ -131,15 +146,19 @@ def make_experiment(
     federation: Federation,
     *,
     method: Method[Any],
+    protection: Protection[Any],
+    device: torch.device | None = None,
+    weights: Path | None = None,
     target: tuple[float, float] = (0.0, 1.0),
 ) -> Experiment:
-    """Put together what a resolved configuration says, on all of the data or on one site's part of it.
+    """Build the experiment of a resolved configuration, on all of the data or on one site's part of it.
 
-    target  mean and deviation by which regression targets were standardised
+    device   where clients train; chosen from the configuration unless given
+    weights  file of weights to start from
+    target   mean and std by which regression targets were standardized
     """
-    weights = _weights_file(config)
-    facts = InputSpec(data.input_shape, data.outputs)
-    network = build_model(cast(str, config.model), facts, seed=config.seed, weights=weights)
+    spec = InputSpec(data.input_shape, data.outputs)
+    network = build_model(cast(str, config.model), spec, seed=config.seed, weights=weights)
     return Experiment(
         data=data,
         federation=federation,
@@ -147,9 +166,9 @@ def make_experiment(
         network=network,
         plan=_plan(config),
         prepare=Preprocessor(
-            normalise=_normalisation(data, network),
+            normalise=_normalization(data, network),
             augmentation=cast(str, config.augment),
-            device=choose_device(config.device),
+            device=device or choose_device(config.device),
             precision=cast(Any, config.precision),
         ),
         compile=config.compile,
@@ -157,16 +176,17 @@ def make_experiment(
         update_dtype=config.update_dtype,
         target_mean=target[0],
         target_scale=target[1],
-        protection=make_protection(config.protect, config.protect_settings),
+        protection=protection,
     )
 
 
-def _weights_file(config: RunConfig) -> Path | None:
+def initial_weights(config: RunConfig) -> Path | None:
+    """Find the file of weights that a configuration starts from, if it names one."""
     return find_weights_file(config.weights, cast(str, config.model), resolve_data_root(config.data_root))
 
 
 def partition_config(config: RunConfig) -> PartitionConfig:
-    """How the configuration deals domains to clients."""
+    """Return how the configuration splits domains among clients."""
     return PartitionConfig(
         kind=cast(Any, config.partition),
         clients_per_domain=config.clients_per_domain,
@@ -175,8 +195,8 @@ def partition_config(config: RunConfig) -> PartitionConfig:
     )
 
 
-def check_names(config: RunConfig) -> Method[Any]:
-    """Refuse unknown names, and a protection that cannot serve the method, before anything slow happens."""
+def check_names(config: RunConfig) -> tuple[Method[Any], Protection[Any]]:
+    """Make method and protection; refuse unknown names, and a protection that cannot serve the method."""
     method = make_method(config.method, config.settings)
     protection = make_protection(config.protect, config.protect_settings)
     reason = protection.incompatibility(method.traits)
@@ -191,17 +211,19 @@ def check_names(config: RunConfig) -> Method[Any]:
             f"--update-dtype is for updates that are sent as they are, not with --protect {config.protect}"
         )
     _plan(config)
-    return method
+    return method, protection
 
 
-def _planned_protection(config: RunConfig, experiment: Experiment) -> tuple[Protection[Any], tuple[str, ...]]:
-    """Let the protection look at the whole run; return it ready for this run, and what it costs."""
+def _plan_protection(
+    config: RunConfig, experiment: Experiment, *, in_round: int
+) -> tuple[Protection[Any], tuple[str, ...]]:
+    """Resolve the protection for the whole run; return it, and notes of what it costs."""
     method, federation, protection = experiment.method, experiment.federation, experiment.protection
     planned = PlannedRun(
         method=method.traits,
         rounds=config.rounds,
         train_sizes=federation.train_sizes.tolist(),
-        in_round=clients_per_round(len(federation), config.fraction),
+        in_round=in_round,
         module=method.build_for(experiment.network, sources=federation.sources, seed=config.seed),
         plan=experiment.plan,
         seed=config.seed,
@@ -212,7 +234,7 @@ def _planned_protection(config: RunConfig, experiment: Experiment) -> tuple[Prot
 
 
 def data_request(config: RunConfig, progress: Progress = no_progress) -> DataRequest:
-    """What a configuration asks of its data source."""
+    """Return what a configuration asks of its data source."""
     return DataRequest(
         source=config.data,
         root=resolve_data_root(config.data_root),
@@ -263,8 +285,8 @@ def _default_augmentation(data: DataSet) -> str:
     return "standard" if photographs else "none"
 
 
-def _normalisation(data: DataSet, network: Network) -> Normalize:
-    """How the network wants pixels; measured values come normalised already."""
+def _normalization(data: DataSet, network: Network) -> Normalize:
+    """Return how the network expects pixels; measured values come normalized already."""
     return Normalize() if data.is_measured else Normalize(mean=network.pixel_mean, std=network.pixel_std)
 
 

@@ -1,12 +1,18 @@
-"""What leaves clients before the first round: facts for the records, sums of tables, or the data itself."""
+"""The start record of a run: its data, its clients, and what clients disclose before the first round."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
+from unseen import __version__
+from unseen.config import RunConfig
+from unseen.engine import Engine
 from unseen.privacy import DisclosureEntry, DisclosureLog
 from unseen.runner.prepare import Setup
 
+LISTED_CLIENTS = 1000
+"""Runs with more clients do not list every one of them in the records."""
 FACTS = "numbers of samples and class counts"
 TABLE_SUMS = "sums and level counts of table columns"
 ALL_DATA = "all training data"
@@ -14,8 +20,60 @@ _PASSES = 2
 """A table is summed up once about zero, then about the means that were found."""
 
 
-def left_beforehand(setup: Setup) -> list[dict[str, Any]]:
-    """The start record's lines; they are the same for all clients but for the data's own size."""
+def now() -> str:
+    """Return the time for the records, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def validation_domains(config: RunConfig) -> dict[str, Any]:
+    """Return the entry `validate_on` of records and results; empty without such domains."""
+    return {"validate_on": list(config.validate_on)} if config.validate_on else {}
+
+
+def start_record(setup: Setup, engine: Engine) -> dict[str, Any]:
+    """Describe the run before its first round."""
+    data, federation = setup.experiment.data, setup.experiment.federation
+    clients = [federation[position] for position in range(min(len(federation), LISTED_CLIENTS))]
+    return {
+        "time": now(),
+        "run_id": setup.run_id,
+        "version": __version__,
+        "parameters": len(engine.workspace.flat.parameters),
+        "data": {
+            "name": data.name,
+            "task": data.task,
+            "classes": data.classes,
+            "domains": data.domains,
+            "input_shape": data.input_shape,
+            "class_counts": data.class_counts(),
+            "fingerprint": data.fingerprint,
+            "notes": [
+                *data.notes,
+                *setup.experiment.network.notes,
+                *engine.notes,
+                *setup.notes,
+            ],
+            **({"groups": data.groups} if data.groups else {}),
+        },
+        "clients": [
+            {
+                "name": client.name,
+                "domains": client.domains,
+                "train": len(client.train),
+                "validation": len(client.validation),
+                "test": len(client.test),
+            }
+            for client in clients
+        ],
+        "client_count": len(federation),
+        "left": [*disclosed_before_training(setup), *engine.beforehand],
+        "held_out": setup.config.hold_out,
+        **validation_domains(setup.config),
+    }
+
+
+def disclosed_before_training(setup: Setup) -> list[dict[str, Any]]:
+    """List what clients disclose before the first round: counts, sums of tables, or the data itself."""
     experiment, left = setup.experiment, DisclosureLog()
     federation, data = experiment.federation, experiment.data
     for position in range(len(federation)):
