@@ -1,4 +1,4 @@
-"""Random changes to training images: whole batches at once, every image with its own draw.
+"""Augmentations: random changes to training images, whole batches at once, one draw per image.
 
 Images are floats on the scale 0..1 (n, channels, height, width). All draws come from the generator that
 is passed in, so a batch is a pure function of it. Validation and test images never pass through here.
@@ -42,7 +42,7 @@ def standard(images: Tensor, generator: torch.Generator) -> Tensor:
 def crop_and_flip(images: Tensor, generator: torch.Generator) -> Tensor:
     """Zoom into a random window of 80 to 100 % of the area and mirror half of the images.
 
-    Its aspect ratio lies between 3:4 and 4:3, as far as a window of that area fits into the image.
+    Its aspect ratio is between 3:4 and 4:3, as far as a window of that area fits into the image.
     """
     draw = torch.rand(len(images), 5, generator=generator).to(images.device)
     side = _between(draw[:, 0], *_CROP_AREA).sqrt()
@@ -68,7 +68,7 @@ def shift(images: Tensor, generator: torch.Generator) -> Tensor:
 def jitter_colours(images: Tensor, generator: torch.Generator) -> Tensor:
     """Change brightness, contrast and saturation by up to 40 %, and turn every tenth image grey.
 
-    The four steps are linear in an image's colours, so they are one small matrix an image:
+    The four steps are linear in an image's colours, so they are one small matrix per image:
     x' = b c (s x + (1 - s) grey(x)) + b (1 - c) mean grey, clamped once at the end.
     """
     count, channels, height, width = images.shape

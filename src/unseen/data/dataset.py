@@ -1,8 +1,8 @@
 """The one internal form of data: named domains in one store.
 
-All samples of all domains lie in one array (images as uint8, height x width x channels; tables as
+All samples of all domains are in one array (images as uint8, height x width x channels; tables as
 float32), so that a batch of any client is a single gather, and the array can be a memory-mapped file
-or lie in shared memory.
+or be in shared memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DataSet:
     fingerprint identifies the content: the same data gives the same text on every machine
     columns     what the columns of a raw table mean; empty for images and encoded tables
     group_of    for each sample the position of its group in `groups`, -1 for none: groups cut across domains,
-                and the worst of them is told besides the worst domain; None where the data declares none
+                and the worst of them is reported next to the worst domain; None where the data declares none
     """
 
     name: str
@@ -73,7 +73,7 @@ class DataSet:
 
     @property
     def is_image(self) -> bool:
-        """Whether samples are pictures (else rows of a table)."""
+        """Whether samples are images (else rows of a table)."""
         return self.inputs.ndim == 4
 
     @property
@@ -91,7 +91,7 @@ class DataSet:
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model predicts for a sample."""
+        """Count the numbers that a model predicts per sample."""
         return self.task_type.count_outputs(self.classes)
 
     @property

@@ -48,7 +48,7 @@ class Acquisition:
     """What a user has to know to get a named set.
 
     licence    what its source states, in a few words
-    where      where it is to be had
+    where      where it is available
     put        what to put below the data root
     downloads  the parts that can be downloaded
     """
@@ -79,9 +79,9 @@ def get_data(
     mirror: str = "",
     progress: Progress = no_progress,
 ) -> Outcome:
-    """Download what can be downloaded of a named set; tell the rest.
+    """Download what can be downloaded of a named set; explain how to get the rest.
 
-    mirror  address of a folder that holds the same files, in place of their own places
+    mirror  address of a folder that holds the same files, instead of their original addresses
     """
     source = _source(name)
     acquisition = source.acquisition
@@ -135,7 +135,7 @@ _PARTIAL, _BEYOND_THE_END = 206, 416
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file with known content: its name, the places it is to be had from, its MD5 as published."""
+    """A file with known content: its name, its addresses, its MD5 as published."""
 
     name: str
     urls: tuple[str, ...]
@@ -157,7 +157,7 @@ def fetch_file(file: RemoteFile, target: Path, *, progress: Progress = no_progre
     part = target.with_name(f"{target.name}.part")
     for number, url in enumerate(file.urls, start=1):
         try:
-            with _told(url, part):
+            with _explain_errors(url, part):
                 part.parent.mkdir(parents=True, exist_ok=True)
                 _download(url, part, what=f"downloading {file.name}", progress=progress)
                 _require_content(file, part, url)
@@ -223,7 +223,7 @@ def _md5(path: Path) -> str:
 
 
 @contextmanager
-def _told(url: str, part: Path) -> Iterator[None]:
+def _explain_errors(url: str, part: Path) -> Iterator[None]:
     """Turn what can go wrong on the way into one line that says what to do."""
     again = "run the same command again to go on"
     try:

@@ -44,7 +44,7 @@ class DataFormat:
     priority: ClassVar[int] = 0
 
     def matches(self, path: Path) -> bool:
-        """Tell by its name, or by a look inside, whether an existing path is of this format."""
+        """Decide by its name, or by a look inside, whether an existing path is of this format."""
         raise NotImplementedError
 
     def load(self, request: DataRequest) -> DataSet:

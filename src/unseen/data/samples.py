@@ -1,4 +1,4 @@
-"""What one client, or one evaluation, can see of a data set: some rows of the store and nothing else."""
+"""Views on a data set: the rows that one client, or one evaluation, can see and nothing else."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class Samples:
 def _as_tensor(array: npt.NDArray[Any]) -> Tensor:
     """Share memory with a NumPy array; torch only reads it, so a read-only memory map will do."""
     if not array.flags.writeable:
-        _hear_out_torch()
+        _silence_read_only_warning()
     return torch.from_numpy(array)
 
 
 @cache
-def _hear_out_torch() -> None:
-    """Let torch say, once in a process, that a read-only array could be written to; nobody will."""
+def _silence_read_only_warning() -> None:
+    """Trigger and hide torch's once-per-process warning about read-only arrays; nothing writes to them."""
     array = np.zeros(1)
     array.flags.writeable = False
     with warnings.catch_warnings():
@@ -106,11 +106,11 @@ class JoinedSamples(Samples):
         own = self._own.gather(positions[mine])
         rows = positions[~mine] - len(self._own)
         parts = zip(own, (part.index_select(0, rows) for part in self._others), strict=True)
-        inputs, targets, domains = (_scattered(torch.cat(pair), places) for pair in parts)
+        inputs, targets, domains = (_scatter(torch.cat(pair), places) for pair in parts)
         return Batch(inputs, targets, domains)
 
 
-def _scattered(values: Tensor, places: Tensor) -> Tensor:
+def _scatter(values: Tensor, places: Tensor) -> Tensor:
     """Put row i in place `places[i]`; images come out channels last."""
     layout = torch.channels_last if values.ndim == 4 else torch.contiguous_format
     return torch.empty_like(values, memory_format=layout).index_copy_(0, places, values)

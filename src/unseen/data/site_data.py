@@ -1,4 +1,4 @@
-"""One site's own samples: what lies there, known by the names that the site itself uses.
+"""Samples of one site of a federation, by the class and column names that the site itself uses.
 
 A site knows neither the other domains nor their classes. `as_data_set` gives its samples the numbers that
 the whole federation agreed on; the other domains then exist by name and have no samples here.

@@ -31,7 +31,7 @@ def no_progress(what: str, done: int, total: int) -> None:
 class DataRequest:
     """What a user asks of a data source.
 
-    root        folder where named data sets lie (`--data-root` or `UNSEEN_DATA`)
+    root        folder of the named data sets (`--data-root` or `UNSEEN_DATA`)
     image_size  side of the square images are brought to; None keeps the source's own default
     skip_unreadable  leave unreadable image files out with a note (`--skip-unreadable`) instead of failing
     task        None lets a table decide by its target column
@@ -54,10 +54,10 @@ class DataRequest:
 
 @dataclass(frozen=True)
 class Source:
-    """A named data set: how to load it, what it is, and how to come by its files.
+    """A named data set: how to load it, what it is, and where its files come from.
 
     acquisition  None when it comes with the package
-    present      which domains' files lie below a data root, found without reading them
+    present      which domains have files below a data root, found without reading them
     hold_out     domains that the release keeps for its test, held out where the user names none
     validate_on  domains that the release keeps to choose a model by
     """
@@ -71,7 +71,7 @@ class Source:
     validate_on: tuple[str, ...] = ()
 
     def present_domains(self, root: Path | None) -> tuple[str, ...]:
-        """The domains that can be loaded from a data root, as far as a look at its folders tells."""
+        """List the domains that can be loaded from a data root, judged by its folders."""
         if self.acquisition is not None and root is None:
             return ()
         if self.acquisition is None or self.present is None or root is None:
@@ -123,7 +123,7 @@ def _require_format(request: DataRequest) -> DataFormat:
 
 
 def released_split(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Tell the domains that a release holds out and those that choose a model; empty without such a split."""
+    """Return the domains that a release holds out and those that select a model; empty without a split."""
     if name not in SOURCES:
         return (), ()
     return SOURCES[name].hold_out, SOURCES[name].validate_on

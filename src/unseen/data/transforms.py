@@ -1,4 +1,4 @@
-"""Bytes become the numbers a network sees: scaled to 0..1, minus a mean, over a spread."""
+"""Normalize images: bytes scaled to 0..1, minus a mean, divided by a std, per channel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Normalize:
-    """Per-channel mean and standard deviation on the scale 0..1; one value serves all channels.
+    """Per-channel mean and std on the scale 0..1; one value serves all channels.
 
     The defaults leave images on the scale 0..1, and float images as they are. Rows of a table pass unchanged.
     """
@@ -30,7 +30,7 @@ class Normalize:
             raise ValueError(f"every std must be above 0; got {self.std}")
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Turn uint8 images into normalised floats in one multiply-add, keeping their memory layout."""
+        """Turn uint8 images into normalized floats in one multiply-add, keeping their memory layout."""
         if inputs.dtype == torch.uint8:
             factors = [1 / (255 * std) for std in self.std]
             own = inputs.to(torch.float32)
@@ -44,13 +44,13 @@ class Normalize:
         return inputs.to(torch.float32).mul_(1 / 255) if inputs.dtype == torch.uint8 else inputs
 
     def finish(self, images: Tensor) -> Tensor:
-        """Normalise float images on the scale 0..1, the second half; tables pass unchanged."""
+        """Normalize float images on the scale 0..1, the second half; tables pass unchanged."""
         if images.ndim != 4 or self._changes_nothing:
             return images
         return self._multiply_add(images, [1 / std for std in self.std])
 
     def undo(self, images: Tensor) -> Tensor:
-        """Bring normalised images back to the scale 0..1, the way back from `finish`."""
+        """Bring normalized images back to the scale 0..1: the inverse of `finish`."""
         if images.ndim != 4 or self._changes_nothing:
             return images
         mean, std = (images.new_tensor(values).view(1, -1, 1, 1) for values in (self.mean, self.std))
@@ -62,7 +62,7 @@ class Normalize:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Normalize:
-        """Take the values back from `to_dict`."""
+        """Read what `to_dict` gave."""
         return cls(mean=tuple(map(float, values["mean"])), std=tuple(map(float, values["std"])))
 
     @property
@@ -96,7 +96,7 @@ def _as_row(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
-    """Lay one value a channel out like a row of the images: with channels last, three times as fast.
+    """Lay out one value per channel like a row of the images: with channels last, three times as fast.
 
     Kept for the next batch, and made outside of inference mode, whose tensors training could not use.
     """

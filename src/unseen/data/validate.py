@@ -28,7 +28,7 @@ class DataCheck:
     notes       what the loader leaves out or fills in
     hold_out    domains that are held out unless the user names others: the release's own test
     validate_on domains that choose the round then
-    groups      groups across domains whose worst is told
+    groups      groups across domains whose worst is reported
     """
 
     name: str

@@ -1,6 +1,6 @@
 """The clients of a run, and the domains that none of them may see.
 
-All clients lie in compressed form, one array of sample numbers and one of offsets, so that 100,000
+All clients are stored in compressed form, one array of sample numbers and one of offsets, so that 100,000
 clients cost little more than the numbers of their samples.
 """
 

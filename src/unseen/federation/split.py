@@ -27,7 +27,7 @@ class Split(IntEnum):
 
 @dataclass(frozen=True)
 class SplitFractions:
-    """Shares of every source domain; what is left is for training."""
+    """Fractions of every source domain; the rest is for training."""
 
     validation: float = 0.1
     test: float = 0.1
@@ -72,21 +72,21 @@ def split_domain(data: DataSet, domain: str, fractions: SplitFractions, *, seed:
 
 def apportion(
     total: int,
-    shares: npt.NDArray[np.float64],
+    fractions: npt.NDArray[np.float64],
     *,
     generator: np.random.Generator,
     at_least: Indices | None = None,
 ) -> Indices:
-    """Divide `total` by `shares` (they sum to 1), each taker within one of its exact quota.
+    """Divide `total` by `fractions` (they sum to 1), each client within one of its exact quota.
 
-    The largest remainders are rounded up, equal ones in random order. Takers promised `at_least` some
+    The largest remainders are rounded up, equal ones in random order. Clients promised `at_least` some
     are served first, at the cost of those farthest above their quota.
     """
-    quotas = total * shares
+    quotas = total * fractions
     counts = np.floor(quotas + 1e-9).astype(np.int64)
-    promised = np.zeros(len(shares), dtype=np.int64) if at_least is None else at_least
+    promised = np.zeros(len(fractions), dtype=np.int64) if at_least is None else at_least
     counts = np.maximum(counts, promised)
-    lottery = generator.permutation(len(shares))
+    lottery = generator.permutation(len(fractions))
     missing = total - int(counts.sum())
     if missing > 0:
         order = np.lexsort((lottery, np.round(counts - quotas, 9)))
@@ -95,7 +95,7 @@ def apportion(
         order = np.lexsort((lottery, np.round(quotas - counts, 9)))
         givers = order[counts[order] > promised[order]][:-missing]
         if not len(givers):
-            raise ValueError(f"{total} cannot give every taker what it was promised")
+            raise ValueError(f"{total} cannot give every client what it was promised")
         counts[givers] -= 1
         missing += len(givers)
     return counts

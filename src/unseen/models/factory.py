@@ -22,7 +22,7 @@ class InputSpec:
 
     @property
     def is_image(self) -> bool:
-        """Whether inputs are pictures (channels, height, width) or rows of a table."""
+        """Whether inputs are images (channels, height, width) or rows of a table."""
         return len(self.input_shape) == 3
 
     def image_shape(self, model: str, *, smallest: int = 1) -> tuple[int, int, int]:
@@ -70,7 +70,7 @@ MODELS: Registry[ModelEntry] = Registry(
 )
 
 
-def build_model(name: str, facts: InputSpec, *, seed: int, weights: Path | None = None) -> Network:
+def build_model(name: str, spec: InputSpec, *, seed: int, weights: Path | None = None) -> Network:
     """Make the named network with seeded initial weights, then load a weights file if one is given.
 
     What a user should know of the loading (a head left out, say) is in the network's `notes`. A name that
@@ -82,7 +82,7 @@ def build_model(name: str, facts: InputSpec, *, seed: int, weights: Path | None 
 
     plain = name.removesuffix(GROUP_NORM)
     with global_torch_seed(seed, "initial weights", plain):
-        network = MODELS[plain].make(facts) if plain in MODELS else make_timm(plain, facts)
+        network = MODELS[plain].make(spec) if plain in MODELS else make_timm(plain, spec)
     network.model_name = name
     if weights is not None:
         network.notes += load_weights(network, weights).notes()

@@ -23,7 +23,7 @@ class FlatState:
 
     `parameters` is the part of the vector that is trained; `gradient` is bound the same way to the
     gradients, so a backward pass adds to it. Clear it with `gradient.zero_()`, not with
-    `zero_grad()`, which would cut the binding. Frozen parameters (`requires_grad` False) lie in
+    `zero_grad()`, which would cut the binding. Frozen parameters (`requires_grad` False) are in
     `parameters` too; their gradient stays zero.
 
     Bind a module after moving it to its device. `storage` is the vector to bind to (shared memory, say):
@@ -34,7 +34,7 @@ class FlatState:
     def __init__(self, module: nn.Module, *, storage: Tensor | None = None) -> None:
         self.module = module
         self.layout = Layout.of(module)
-        self.vector = self._make_vector() if storage is None else self._checked(storage)
+        self.vector = self._make_vector() if storage is None else self._check_shape(storage)
         self.parameters = self.vector[self.layout.extent(Kind.PARAMETER)]
         self.gradient = torch.zeros_like(self.parameters)
         self._integers: list[tuple[Entry, Tensor]] = []
@@ -65,7 +65,7 @@ class FlatState:
         tensors = [*self.module.parameters(), *self.module.buffers()]
         return torch.zeros(self.layout.size, device=tensors[0].device if tensors else None)
 
-    def _checked(self, storage: Tensor) -> Tensor:
+    def _check_shape(self, storage: Tensor) -> Tensor:
         wanted = (self.layout.size,)
         if (
             tuple(storage.shape) != wanted

@@ -1,8 +1,8 @@
-"""The layout of a model's state: which tensor, of which kind, lies where in the flat vector.
+"""The layout of a model's state: which tensor, of which kind, is where in the flat vector.
 
 Parameters come first, then float buffers (batch-norm statistics), then integer buffers (batch counters,
-held as whole floats). Weights of convolutions lie with channels last, the order in which CPUs convolve
-fastest; every other tensor lies in its own order, and so do the weights of a `BlockedStage`.
+held as whole floats). Weights of convolutions are stored channels last, the order in which CPUs convolve
+fastest; every other tensor is in its own order, and so do the weights of a `BlockedStage`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one named tensor lies in the vector, and whether its numbers lie there with channels last."""
+    """The position of one named tensor in the vector, and whether it is stored channels last."""
 
     name: str
     shape: tuple[int, ...]
@@ -59,7 +59,7 @@ class Entry:
 class Layout:
     """Names, shapes, kinds and places of all tensors of a state.
 
-    A tensor that a module uses under several names lies in the vector once, under the first of them;
+    A tensor that a module uses under several names is in the vector once, under the first of them;
     `aliases` pairs every further name with that one.
     """
 

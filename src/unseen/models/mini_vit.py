@@ -42,9 +42,9 @@ class MiniViT(Network):
     zeros at the right and bottom. Taps are the outputs of the last three blocks as maps.
     """
 
-    def __init__(self, facts: InputSpec) -> None:
+    def __init__(self, spec: InputSpec) -> None:
         super().__init__()
-        channels, height, width = facts.image_shape("mini-vit", smallest=4)
+        channels, height, width = spec.image_shape("mini-vit", smallest=4)
         patch = 2 if min(height, width) <= 16 else 4
         self.filling = (0, -width % patch, 0, -height % patch)
         self.grid = (-(-height // patch), -(-width // patch))
@@ -53,7 +53,7 @@ class MiniViT(Network):
         nn.init.trunc_normal_(self.positions, std=0.02)
         self.blocks = nn.ModuleList(Block(_WIDTH, _HEADS) for _ in range(_DEPTH))
         self.norm = nn.LayerNorm(_WIDTH)
-        self.head = nn.Linear(_WIDTH, facts.outputs)
+        self.head = nn.Linear(_WIDTH, spec.outputs)
         self.tap_names = tuple(f"blocks.{number}" for number in range(_DEPTH - 3, _DEPTH))
 
     def extract(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:

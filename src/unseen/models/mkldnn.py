@@ -40,7 +40,7 @@ class BlockedStage(nn.Sequential):
     """Convolutions, max pools and ReLUs that run faster on maps in blocks.
 
     What comes out may be in blocks (see `dense`), unless the stage is the last of its kind: then its ReLUs
-    run on ordinary maps, which is faster. In a flat state its weights lie in their own order, from which
+    run on ordinary maps, which is faster. In a flat state its weights are in their own order, from which
     blocks are made faster than from channels last.
     """
 

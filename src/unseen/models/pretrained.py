@@ -1,4 +1,8 @@
-"""Where pretrained weights lie: files in DATA_ROOT/weights, named after the network."""
+"""Pretrained weights: files in DATA_ROOT/weights, read without running code, loaded if they fit.
+
+Files may use our names or those of torchvision and timm. Every tensor is checked before the first is
+copied, so a file of another model leaves the network as it was.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +84,7 @@ def load_weights(network: Network, path: Path) -> WeightsReport:
 
     The head may be missing or made for another number of classes: it then keeps its fresh weights.
     A grey network takes a file for colour images: the first convolution's weights are summed over
-    colours, which is what a grey picture shown in three equal channels would have met. The positions
+    colours, which is what a grey image shown in three equal channels would have met. The positions
     of a vision transformer are interpolated to another image size.
     """
     found = {_our_name(name, network): tensor for name, tensor in read_tensors(path).items()}

@@ -1,6 +1,6 @@
 """Small convolutional networks for small images, as the papers use them.
 
-ReLUs stand behind max pools: the same function at a quarter of the work. Where MDFL says that it
+ReLUs come after max pools: the same function at a quarter of the work. Where MDFL says that it
 adds adaptive average pooling, the pool brings larger images to the map the cited network has at 28x28.
 """
 
@@ -19,19 +19,19 @@ _PADDED_BELOW = 20
 
 
 _MNIST_PIXELS = ((0.1307,), (0.3081,))
-"""Mean and standard deviation of MNIST's pixels."""
+"""Mean and std of MNIST's pixels."""
 _COLOUR_PIXELS = ((0.5,), (0.5,))
 _CONVOLUTIONS = ("conv1", "conv2")
 
 
-def mnist_cnn(facts: InputSpec) -> StagedNetwork:
+def mnist_cnn(spec: InputSpec) -> StagedNetwork:
     """Two 5x5 convolutions (32, 64) with pooling and two linear layers: the default for small images.
 
     CSAC says of its MNIST CNN only "two convolution and two fully connected layers"; widths are those of
     the network it cites for Rotated MNIST (Ghifary et al. 2015), with a hidden layer of 100. What its code
     names is `lenet_dropout`.
     """
-    channels, height, width = facts.image_shape("mnist-cnn", smallest=4)
+    channels, height, width = spec.image_shape("mnist-cnn", smallest=4)
     padding = _padding(height, width)
     rows, columns = (_halve(_halve(side, padding), padding) for side in (height, width))
     stages: dict[str, nn.Module] = {
@@ -39,20 +39,20 @@ def mnist_cnn(facts: InputSpec) -> StagedNetwork:
         "conv2": BlockedStage(nn.Conv2d(32, 64, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU(), last=True),
         "hidden": nn.Sequential(nn.Flatten(), nn.Linear(64 * rows * columns, 100), nn.ReLU()),
     }
-    network = StagedNetwork(stages, head=nn.Linear(100, facts.outputs), taps=_CONVOLUTIONS)
+    network = StagedNetwork(stages, head=nn.Linear(100, spec.outputs), taps=_CONVOLUTIONS)
     network.pixel_mean, network.pixel_std = _pixels(channels)
     return network
 
 
-def lenet_dropout(facts: InputSpec) -> StagedNetwork:
+def lenet_dropout(spec: InputSpec) -> StagedNetwork:
     """LeNet of 20 and 50 maps with 500 hidden units and dropout: what CSAC's code names for digits.
 
     Its full network makes an exception for a class LeNet, which is not released with it. The code is built
     on the Transfer-Learning-Library, whose LeNet for digits has these two convolutions and two fully
-    connected layers, as the paper says. Dropout stands behind the tapped maps, where it does the same.
+    connected layers, as the paper says. Dropout comes after the tapped maps, where it does the same.
     Maps are not kept in blocks: blocks of 16 would be padded to 32 and 64 channels.
     """
-    channels, height, width = facts.image_shape("lenet-dropout", smallest=4)
+    channels, height, width = spec.image_shape("lenet-dropout", smallest=4)
     padding = _padding(height, width)
     rows, columns = (_halve(_halve(side, padding), padding) for side in (height, width))
     hidden = nn.Sequential(
@@ -63,18 +63,18 @@ def lenet_dropout(facts: InputSpec) -> StagedNetwork:
         "conv2": nn.Sequential(nn.Conv2d(20, 50, 5, padding=padding), nn.MaxPool2d(2), nn.ReLU()),
         "hidden": hidden,
     }
-    network = StagedNetwork(stages, head=nn.Linear(500, facts.outputs), taps=_CONVOLUTIONS)
+    network = StagedNetwork(stages, head=nn.Linear(500, spec.outputs), taps=_CONVOLUTIONS)
     network.pixel_mean, network.pixel_std = _pixels(channels)
     return network
 
 
-def lenet(facts: InputSpec) -> StagedNetwork:
+def lenet(spec: InputSpec) -> StagedNetwork:
     """LeNet-5 (LeCun et al. 1998) with max pooling and ReLU in place of its squashing layers.
 
     PPDG names LeNet for Rotated MNIST and says no more. The first convolution is padded, so that a
     28x28 image has the maps of the 32x32 ones LeNet-5 was made for.
     """
-    channels, height, width = facts.image_shape("lenet", smallest=4)
+    channels, height, width = spec.image_shape("lenet", smallest=4)
     padding = _padding(height, width)
     rows, columns = (_halve(_halve(side, 2), padding) for side in (height, width))
     stages: dict[str, nn.Module] = {
@@ -83,16 +83,16 @@ def lenet(facts: InputSpec) -> StagedNetwork:
         "hidden1": nn.Sequential(nn.Flatten(), nn.Linear(16 * rows * columns, 120), nn.ReLU()),
         "hidden2": nn.Sequential(nn.Linear(120, 84), nn.ReLU()),
     }
-    return StagedNetwork(stages, head=nn.Linear(84, facts.outputs), taps=_CONVOLUTIONS)
+    return StagedNetwork(stages, head=nn.Linear(84, spec.outputs), taps=_CONVOLUTIONS)
 
 
-def lenet_1(facts: InputSpec) -> StagedNetwork:
+def lenet_1(spec: InputSpec) -> StagedNetwork:
     """LeNet-1: 5x5 convolutions of 4 and 12 maps, tanh, average pooling, one linear layer.
 
     MDFL names LeNet-1 (its reference 39 retells LeCun et al.) with adaptive average pooling, here to
     the 4x4 maps that LeNet-1 has at 28x28.
     """
-    channels, height, width = facts.image_shape("lenet-1", smallest=4)
+    channels, height, width = spec.image_shape("lenet-1", smallest=4)
     padding = _padding(height, width)
     rows, columns = (min(4, _halve(_halve(side, padding), padding)) for side in (height, width))
     stages: dict[str, nn.Module] = {
@@ -100,41 +100,41 @@ def lenet_1(facts: InputSpec) -> StagedNetwork:
         "conv2": nn.Sequential(nn.Conv2d(4, 12, 5, padding=padding), nn.Tanh(), nn.AvgPool2d(2)),
         "pool": nn.AdaptiveAvgPool2d((rows, columns)),
     }
-    return StagedNetwork(stages, head=nn.Linear(12 * rows * columns, facts.outputs), taps=_CONVOLUTIONS)
+    return StagedNetwork(stages, head=nn.Linear(12 * rows * columns, spec.outputs), taps=_CONVOLUTIONS)
 
 
-def cnn_2(facts: InputSpec) -> StagedNetwork:
+def cnn_2(spec: InputSpec) -> StagedNetwork:
     """Two 3x3 convolutions (32, 64), one pool, dropout and a hidden layer of 128.
 
     MDFL's CNN-2 is the EMNIST network of its reference 38 (Reddi et al. 2020, table of architectures), with
     adaptive average pooling, here to the 12x12 maps which that network has at 28x28.
     """
-    channels, height, width = facts.image_shape("cnn-2", smallest=6)
+    channels, height, width = spec.image_shape("cnn-2", smallest=6)
     rows, columns = (min(12, (side - 4) // 2) for side in (height, width))
     stages: dict[str, nn.Module] = {
         "conv1": nn.Sequential(nn.Conv2d(channels, 32, 3), nn.ReLU()),
         "conv2": nn.Sequential(nn.Conv2d(32, 64, 3), nn.MaxPool2d(2), nn.ReLU()),
         "pool": nn.Sequential(nn.AdaptiveAvgPool2d((rows, columns)), nn.Dropout(0.25)),
-        "hidden": _dropped_hidden(64 * rows * columns),
+        "hidden": _drop_hidden(64 * rows * columns),
     }
-    return StagedNetwork(stages, head=nn.Linear(128, facts.outputs), taps=_CONVOLUTIONS)
+    return StagedNetwork(stages, head=nn.Linear(128, spec.outputs), taps=_CONVOLUTIONS)
 
 
-def custom_net(facts: InputSpec) -> StagedNetwork:
+def custom_net(spec: InputSpec) -> StagedNetwork:
     """MDFL's CustomNet: CNN-2 with a max pool in front of the activation of each convolution.
 
     The paper says "an additional maxpool layer before each activation layer" and gives no sizes:
     all others are those of CNN-2. The adaptive pool brings maps to the 5x5 they have at 28x28.
     """
-    channels, height, width = facts.image_shape("customnet", smallest=10)
+    channels, height, width = spec.image_shape("customnet", smallest=10)
     rows, columns = (min(5, ((side - 2) // 2 - 2) // 2) for side in (height, width))
     stages: dict[str, nn.Module] = {
         "conv1": nn.Sequential(nn.Conv2d(channels, 32, 3), nn.MaxPool2d(2), nn.ReLU()),
         "conv2": nn.Sequential(nn.Conv2d(32, 64, 3), nn.MaxPool2d(2), nn.ReLU()),
         "pool": nn.Sequential(nn.AdaptiveAvgPool2d((rows, columns)), nn.Dropout(0.25)),
-        "hidden": _dropped_hidden(64 * rows * columns),
+        "hidden": _drop_hidden(64 * rows * columns),
     }
-    return StagedNetwork(stages, head=nn.Linear(128, facts.outputs), taps=_CONVOLUTIONS)
+    return StagedNetwork(stages, head=nn.Linear(128, spec.outputs), taps=_CONVOLUTIONS)
 
 
 def _pixels(channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -150,7 +150,7 @@ def _halve(side: int, padding: int) -> int:
     return (side + 2 * padding - 4) // 2
 
 
-def _dropped_hidden(inputs: int) -> nn.Sequential:
+def _drop_hidden(inputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 128), nn.ReLU(), nn.Dropout(0.5))
 
 
@@ -171,13 +171,13 @@ for _name, _entry in _ENTRIES.items():
     MODELS.register(_name)(_entry)
 
 
-def mlp(facts: InputSpec) -> StagedNetwork:
+def mlp(spec: InputSpec) -> StagedNetwork:
     """Hidden layers of 64 and 128 units with ReLU; no taps, as there are no maps."""
     stages: dict[str, nn.Module] = {
-        "hidden1": nn.Sequential(nn.Flatten(), nn.Linear(prod(facts.input_shape), 64), nn.ReLU()),
+        "hidden1": nn.Sequential(nn.Flatten(), nn.Linear(prod(spec.input_shape), 64), nn.ReLU()),
         "hidden2": nn.Sequential(nn.Linear(64, 128), nn.ReLU()),
     }
-    return StagedNetwork(stages, head=nn.Linear(128, facts.outputs))
+    return StagedNetwork(stages, head=nn.Linear(128, spec.outputs))
 
 
 MODELS.register("mlp")(

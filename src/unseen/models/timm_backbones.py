@@ -25,7 +25,7 @@ _FEWEST_PATCHES = 7
 """A vision transformer gets the largest patches that still cut each side into this many."""
 
 
-def make_timm(name: str, facts: InputSpec, *, known_as: str | None = None) -> TimmNetwork:
+def make_timm(name: str, spec: InputSpec, *, known_as: str | None = None) -> TimmNetwork:
     """Make a network by its timm name, for images of the given shape."""
     shown = known_as or name
     if find_spec("timm") is None and get_close_matches(shown, list(MODELS)) and shown not in MODELS:
@@ -34,7 +34,7 @@ def make_timm(name: str, facts: InputSpec, *, known_as: str | None = None) -> Ti
     known = timm.list_models()
     if name not in known:
         raise unknown_name("model", shown, {*MODELS, *get_close_matches(name.lower(), known)})
-    channels, height, width = facts.image_shape(shown)
+    channels, height, width = spec.image_shape(shown)
     options: dict[str, Any] = {}
     if "_patch16_" in name and name.startswith(("vit_", "deit_")):
         options = {"img_size": (height, width), "patch_size": _patch_size(shown, height, width)}
@@ -42,7 +42,7 @@ def make_timm(name: str, facts: InputSpec, *, known_as: str | None = None) -> Ti
         options = {"img_size": (height, width)}
     try:
         body = timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels, **options)
-        network = TimmNetwork(body, outputs=facts.outputs, channels=channels)
+        network = TimmNetwork(body, outputs=spec.outputs, channels=channels)
         network.try_out((channels, height, width))
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -62,9 +62,9 @@ class AlexNet(Network):
     tap_names = ("features.6", "features.8", "features.10")
     head_alias = "classifier.6"
 
-    def __init__(self, facts: InputSpec) -> None:
+    def __init__(self, spec: InputSpec) -> None:
         super().__init__()
-        channels, _, _ = facts.image_shape("alexnet", smallest=63)
+        channels, _, _ = spec.image_shape("alexnet", smallest=63)
         import_torchvision("model 'alexnet'")
         from torchvision.models import alexnet
 
@@ -73,7 +73,7 @@ class AlexNet(Network):
             body.features[0] = nn.Conv2d(channels, 64, kernel_size=11, stride=4, padding=2)
         body.classifier = body.classifier[:-1]
         self.body = body
-        self.head = nn.Linear(4096, facts.outputs)
+        self.head = nn.Linear(4096, spec.outputs)
         self.pixel_mean = for_channels(_IMAGENET_MEAN, channels)
         self.pixel_std = for_channels(_IMAGENET_STD, channels)
 
@@ -128,17 +128,17 @@ class TimmNetwork(Network):
 
     def __init__(self, body: Any, *, outputs: int, channels: int) -> None:
         super().__init__()
-        facts = body.pretrained_cfg
+        spec = body.pretrained_cfg
         self.body = body
         self.head = nn.Linear(getattr(body, "head_hidden_size", body.num_features), outputs)
-        self.head_alias = facts.get("classifier") or "head"
-        self.pixel_mean = for_channels(facts["mean"], channels)
-        self.pixel_std = for_channels(facts["std"], channels)
+        self.head_alias = spec.get("classifier") or "head"
+        self.pixel_mean = for_channels(spec["mean"], channels)
+        self.pixel_std = for_channels(spec["std"], channels)
         self.tap_names = tuple(str(level["module"]) for level in list(body.feature_info)[-_TAPS:])
 
     @staticmethod
     def import_libraries() -> None:
-        """Import timm the way that works beside every torch."""
+        """Import timm the way that works with every torch."""
         import_timm("a model of the zoo")
 
     def extract(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -188,7 +188,7 @@ class TimmNetwork(Network):
 
 
 def for_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """Keep one value a channel, or their mean where the image has another number of channels."""
+    """Keep one value per channel, or their mean where the image has another number of channels."""
     if len(values) == channels:
         return tuple(float(value) for value in values)
     return (round(sum(values) / len(values), 6),)

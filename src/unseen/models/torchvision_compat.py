@@ -1,6 +1,6 @@
 """Making torchvision (and so timm) importable where its compiled operators do not load.
 
-A torchvision built for CUDA beside a CPU torch fails at import because the operators it wants to
+A torchvision built for CUDA next to a CPU torch fails at import because the operators it wants to
 describe do not exist. Declaring the two of them first is enough for models and transforms; the
 detection operators themselves stay unusable, and nothing here needs them.
 """
@@ -49,7 +49,7 @@ def _import(name: str) -> ModuleType:
     except (ImportError, RuntimeError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise UnseenError(
-            f"{name} is installed but does not import beside torch {torch.__version__} ({reason}): "
+            f"{name} is installed but does not import with torch {torch.__version__} ({reason}): "
             "install the versions that belong together with pip install 'unseen[zoo]'"
         ) from error
 

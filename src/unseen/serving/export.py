@@ -1,6 +1,6 @@
 """A trained model for other programs: ONNX with all arithmetic inside, or the bare weights.
 
-Beside either lies a JSON file of the same name that says what goes in, what comes out and what it means.
+Next to either is a JSON file of the same name that describes inputs, outputs and their meaning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and the content of the JSON file beside it."""
+    """The file that was written, and the content of the JSON file next to it."""
 
     file: Path
     description: Path

@@ -42,7 +42,7 @@ def _image_input(card: ModelCard, complete: bool) -> dict[str, Any]:
         "type": "float32",
         "shape": ["batch", channels, height, width],
         "channels": {1: "grey", 3: "red, green, blue"}.get(channels, str(channels)),
-        "resize": "the whole picture, bilinear with antialiasing, no crop; transparent parts white",
+        "resize": "the whole image, bilinear with antialiasing, no crop; transparent parts white",
         "values": values,
         "normalisation": {
             "mean": list(card.pixel_mean),
@@ -69,7 +69,7 @@ def _table_input(card: ModelCard) -> dict[str, Any]:
         ],
         "scaling": {
             "federated": "by the means and stds given with the columns",
-            "local": "by the mean and std of the rows at hand, which must be one domain's",
+            "local": "by the mean and std of the given rows, which must be one domain's",
         }[encoding.statistics],
     }
 

@@ -71,7 +71,7 @@ def read_image(path: Path, *, size: int, channels: int) -> Pixels:
 
 
 def as_batch(images: Sequence[Pixels]) -> Tensor:
-    """Lay pictures out as networks take them: uint8, n x channels x height x width, stored channels last."""
+    """Lay images out as networks take them: uint8, n x channels x height x width, stored channels last."""
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
 
 

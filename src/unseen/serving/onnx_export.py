@@ -1,4 +1,7 @@
-"""Writing an ONNX graph that takes pixels (or encoded rows) and gives probabilities (or values)."""
+"""Export to ONNX: write a graph from pixels (or encoded rows) to probabilities (or values), and check it.
+
+The check runs the graph with onnxruntime and compares it with the trained network.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 class ServedNetwork(nn.Module):
     """The network with its preparation in front and what users want behind.
 
-    The arithmetic is that of `Normalize`: one multiply-add a pixel.
+    The arithmetic is that of `Normalize`: one multiply-add per pixel.
     """
 
     factor: Tensor
@@ -151,8 +154,8 @@ def _recorded_images(records: Path, card: ModelCard) -> list[Pixels]:
     """Read the example images of the report from a run's records; none where there are none that fit."""
     try:
         final = [record for record in read_records(records) if record.get("event") == "final"]
-        pictures = [example["png"] for example in final[-1]["examples"]]
-        images = [_pixels(base64.b64decode(picture)) for picture in pictures]
+        encoded = [example["png"] for example in final[-1]["examples"]]
+        images = [_pixels(base64.b64decode(png)) for png in encoded]
     except (OSError, UnseenError, ValueError, KeyError, IndexError, TypeError):
         return []
     channels, height, width = card.input_shape if len(card.input_shape) == 3 else (0, 0, 0)

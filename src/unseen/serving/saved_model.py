@@ -1,4 +1,4 @@
-"""A trained model as one self-describing file: weights, and in its header all that is needed to use them."""
+"""A trained model as one self-describing file: weights, and a header with all that is needed to use them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ModelCard:
 
     @property
     def target_scale(self) -> tuple[float, float]:
-        """Mean and deviation that regression targets were standardised with; 0 and 1 if they were not."""
+        """Mean and std that regression targets were standardised with; 0 and 1 if they were not."""
         encoding = self.encoding or {}
         return float(encoding.get("target_mean", 0.0)), float(encoding.get("target_std", 1.0))
 

@@ -22,7 +22,7 @@ RELEASE = Release(
 
 
 def load_camelyon17(request: DataRequest) -> DataSet:
-    """Load all patches; a hospital is a domain and a group, so that the worst hospital is told."""
+    """Load all patches; a hospital is a domain and a group, so that the worst hospital is reported."""
     folder, rows = RELEASE.read(request)
     try:
         samples = [_sample(row) for row in rows]
@@ -45,7 +45,7 @@ def _sample(row: Row) -> Sample:
 SOURCES.register("camelyon17")(
     Source(
         load=load_camelyon17,
-        summary=f"Camelyon17-WILDS: tumour in tissue, 455954 patches, 2 classes, {SIDE} px unless told",
+        summary=f"Camelyon17-WILDS: tumour in tissue, 455954 patches, 2 classes, {SIDE} px by default",
         domains=", ".join(HOSPITALS),
         acquisition=RELEASE.acquisition("CC0 (public domain)"),
         present=lambda root: HOSPITALS if RELEASE.find(root) else (),

@@ -1,4 +1,4 @@
-"""Released image sets that lie in class folders, read as PLACE/DOMAIN/[PART/]CLASS/IMAGE.
+"""Released image sets in class folders, read as PLACE/DOMAIN/[PART/]CLASS/IMAGE.
 
 A set is one value that names its folders (see `benchmarks`). Names that differ from copy to copy are
 brought to one, and a copy that lacks a domain or a class is refused, so that results stay comparable.
@@ -26,9 +26,9 @@ Names = Mapping[str, tuple[str, ...]]
 class ClassFolders:
     """How a release lays its images out.
 
-    places   folders below the data root where it may lie
+    places   folders below the data root where it may be
     parts    folders between domain and class that are read as one, such as train and val
-    others   whether further domains and classes may lie there and are left out
+    others   whether further domains and classes may be there and are left out
     images   how many the release has; 0 if that is not known for certain
     side     how large its images are, where all are squares of one size
     size     what they are brought to unless the user says otherwise
@@ -73,11 +73,11 @@ class ClassFolders:
         classes = _found(file.label for file in files)
         self._check(folder, "domains", domains, self.domains)
         self._check(folder, "classes", classes, self.classes)
-        kept = relabelled(files, domains=self.domains, classes=self.classes)
+        kept = relabel(files, domains=self.domains, classes=self.classes)
         return FolderScan(folder, kept) if inside else replace(listed, files=kept)
 
     def _in_parts(self, folder: Path, domain: str) -> list[ImageFile]:
-        """Images of a domain whose classes lie in part folders; their `domain` is the domain's folder."""
+        """Images of a domain whose classes are in part folders; their `domain` is the domain's folder."""
         if not any((folder / domain / part).is_dir() for part in self.parts):
             return []
         return [
@@ -104,7 +104,7 @@ def load_class_folders(layout: ClassFolders, request: DataRequest) -> DataSet:
     return replace(data, name=layout.name, notes=(*data.notes, *_notes(layout, scan, len(data), size)))
 
 
-def relabelled(files: Iterable[ImageFile], *, domains: Names, classes: Names) -> tuple[ImageFile, ...]:
+def relabel(files: Iterable[ImageFile], *, domains: Names, classes: Names) -> tuple[ImageFile, ...]:
     """Give images our names of their domains and classes; those of no such domain or class are left out."""
     domain_of = {name: ours for ours, names in domains.items() for name in names}
     class_of = {name: ours for ours, names in classes.items() for name in names}
@@ -116,7 +116,7 @@ def relabelled(files: Iterable[ImageFile], *, domains: Names, classes: Names) ->
 
 
 def _notes(layout: ClassFolders, scan: FolderScan, images: int, size: int) -> list[str]:
-    """Tell how this copy differs from the release."""
+    """Say how this copy differs from the release."""
     notes = []
     if layout.side:
         notes.append(f"images brought to {size} px from {_side_text(scan, layout.side)}")
@@ -126,7 +126,7 @@ def _notes(layout: ClassFolders, scan: FolderScan, images: int, size: int) -> li
 
 
 def _side_text(scan: FolderScan, released: int) -> str:
-    """Tell how large the files of this copy are, by the first that opens."""
+    """Say how large the files of this copy are, by the first that opens."""
     for file in scan.files:
         try:
             with Image.open(scan.folder / file.name) as image:

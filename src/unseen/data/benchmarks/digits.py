@@ -62,7 +62,7 @@ def load_digits(request: DataRequest) -> DataSet:
 
 
 def read_digits(root: Path, name: str) -> tuple[Pixels, Indices]:
-    """Read one collection: pictures (n, height, width, channels) and their digits, train before test."""
+    """Read one collection: images (n, height, width, channels) and their digits, train before test."""
     path = root / "digits" / f"{name}.npz"
     if path.is_file():
         images, labels = _read_npz(path)
@@ -75,16 +75,16 @@ def read_digits(root: Path, name: str) -> tuple[Pixels, Indices]:
         images = images[..., None]
     if images.ndim != 4 or images.shape[3] not in (1, 3) or images.dtype != np.uint8:
         raise UnseenError(
-            f"{path}: pictures are {images.dtype} of shape {images.shape}; "
+            f"{path}: images are {images.dtype} of shape {images.shape}; "
             f"expected uint8 (n, height, width) or (n, height, width, 3)"
         )
     if len(images) != len(labels) or labels.ndim != 1 or not np.isin(labels, np.arange(10)).all():
-        raise UnseenError(f"{path}: expected one label 0..9 a picture; found {_seen(labels)}")
+        raise UnseenError(f"{path}: expected one label 0..9 per image; found {_seen(labels)}")
     return images, labels.astype(np.int64)
 
 
 def present_digits(root: Path) -> list[str]:
-    """The collections whose files lie below the data root."""
+    """The collections whose files are below the data root."""
     return [name for name in DIGIT_DOMAINS if _exists(root, name)]
 
 
@@ -106,7 +106,7 @@ def _read_npz(path: Path) -> tuple[Pixels, Indices]:
 
 
 def _read_svhn(folder: Path) -> tuple[Pixels, Indices]:
-    """Read the release, which keeps the number of the picture last and calls the digit zero 10."""
+    """Read the release, which keeps the number of the image last and calls the digit zero 10."""
     from scipy.io import loadmat
 
     images, labels = [], []
@@ -141,7 +141,7 @@ def mnist_arrays(files: Mapping[str, Path]) -> dict[str, Pixels]:
 
 
 def usps_arrays(files: Mapping[str, Path]) -> dict[str, Pixels]:
-    """Read the two LIBSVM files: labels 1 to 10 are the digits 0 to 9, pixels lie between -1 and 1."""
+    """Read the two LIBSVM files: labels 1 to 10 are the digits 0 to 9, pixels are between -1 and 1."""
     arrays: dict[str, Pixels] = {}
     for part, name in (("train", "usps.bz2"), ("test", "usps.t.bz2")):
         with bz2.open(files[name], "rt", encoding="ascii") as lines:
@@ -258,14 +258,14 @@ def rotate_images(images: Pixels, degrees: float) -> Pixels:
 
 
 def to_rgb(images: Pixels) -> Pixels:
-    """Give (n, height, width) or one-channel pictures three equal channels."""
+    """Give (n, height, width) or one-channel images three equal channels."""
     if images.ndim == 3:
         images = images[..., None]
     return np.repeat(images, 3, axis=3) if images.shape[3] == 1 else images
 
 
 def _in_chunks(images: Pixels, side: int, work: Callable[[Tensor], Tensor]) -> Pixels:
-    """Apply `work` to float pictures (n, channels, height, width) part by part, rounding to uint8."""
+    """Apply `work` to float images (n, channels, height, width) part by part, rounding to uint8."""
     result = np.empty((len(images), side, side, images.shape[3]), np.uint8)
     for start in range(0, len(images), _CHUNK):
         part = torch.from_numpy(np.ascontiguousarray(images[start : start + _CHUNK]))

@@ -72,7 +72,7 @@ SOURCES.register("fmow")(
     Source(
         load=load_fmow,
         summary="FMoW-WILDS: land use from satellites, 141696 images, 62 classes, RGB, "
-        f"{DEFAULT_IMAGE_SIZE} px unless told",
+        f"{DEFAULT_IMAGE_SIZE} px by default",
         domains=", ".join(YEARS),
         acquisition=RELEASE.acquisition("FMoW Challenge Public License (non-commercial)"),
         present=lambda root: YEARS if RELEASE.find(root) else (),

@@ -92,7 +92,7 @@ def register(layout: ClassFolders, description: str, *, licence: str, where: str
     SOURCES.register(layout.name)(
         Source(
             load=partial(load_class_folders, layout),
-            summary=f"{description}, RGB, {layout.size} px unless told",
+            summary=f"{description}, RGB, {layout.size} px by default",
             domains=", ".join(layout.domains),
             acquisition=Acquisition(licence=licence, where=where, put=layout.needs),
             present=layout.present,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from unseen.data.benchmarks.class_folders import ClassFolders, relabelled
+from unseen.data.benchmarks.class_folders import ClassFolders, relabel
 from unseen.data.benchmarks.image_sets import OFFICE_HOME
 from unseen.data.dataset import DataSet
 from unseen.data.download import Acquisition
@@ -53,7 +53,7 @@ def load_office_caltech_home(request: DataRequest) -> DataSet:
     home = _below(root, OFFICE_HOME.scan(OFFICE_HOME.find(root)))
     office = _below(root, OFFICE_CALTECH.scan(OFFICE_CALTECH.find(root)))
     domains = {name: (name,) for name in (*OFFICE_CALTECH.domains, *OFFICE_HOME.domains)}
-    files = relabelled((*office, *home), domains=domains, classes=COMMON_CLASSES)
+    files = relabel((*office, *home), domains=domains, classes=COMMON_CLASSES)
     return replace(load_scan(FolderScan(root, files), request), name="office-caltech-home")
 
 
@@ -67,7 +67,7 @@ SOURCES.register("office-caltech-home")(
     Source(
         load=load_office_caltech_home,
         summary="the 8 classes that Office-Caltech and Office-Home share, 7 domains (CSAC), RGB, "
-        f"{DEFAULT_IMAGE_SIZE} px unless told",
+        f"{DEFAULT_IMAGE_SIZE} px by default",
         domains=", ".join((*OFFICE_CALTECH.domains, *OFFICE_HOME.domains)),
         acquisition=Acquisition(
             licence="Office-Home a fair use notice on its page, Office-Caltech none stated",

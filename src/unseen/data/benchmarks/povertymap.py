@@ -46,7 +46,7 @@ DOMAINS = domains_of((*TRAINING_COUNTRIES, *VALIDATION_COUNTRIES, *TEST_COUNTRIE
 
 
 def load_povertymap(request: DataRequest) -> DataSet:
-    """Load all villages; values are the release's, mean 0 and deviation 1 a channel."""
+    """Load all villages; values are the release's, mean 0 and std 1 per channel."""
     folder, rows = RELEASE.read(request)
     try:
         samples = [_sample(number, row) for number, row in enumerate(rows)]
@@ -100,7 +100,7 @@ SOURCES.register("povertymap")(
     Source(
         load=load_povertymap,
         summary="PovertyMap-WILDS: wealth of 19669 villages from satellites, regression, 8 channels, "
-        f"{DEFAULT_IMAGE_SIZE} px unless told",
+        f"{DEFAULT_IMAGE_SIZE} px by default",
         domains="23 countries as COUNTRY-urban and COUNTRY-rural",
         acquisition=RELEASE.acquisition(
             "images: public domain (LandSat, DMSP, VIIRS); wealth: from DHS surveys"

@@ -1,8 +1,8 @@
-"""Digits turned by 0, 15, ..., 75 degrees, one domain an angle.
+"""Digits turned by 0, 15, ..., 75 degrees, one domain per angle.
 
 `rotated-digits` comes with scikit-learn and needs no download. `rotated-mnist` is the set of the CSAC
-paper (section 5: clockwise, the same 100 pictures a class in every domain), `rotated-mnist-disjoint` that
-of DomainBed (counter-clockwise, all 70000 pictures, each in one domain only).
+paper (section 5: clockwise, the same 100 images per class in every domain), `rotated-mnist-disjoint` that
+of DomainBed (counter-clockwise, all 70000 images, each in one domain only).
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ _MNIST_FILE = f"digits/mnist.npz (arrays {', '.join(NPZ_KEYS)}; uint8)"
 
 
 def load_rotated_digits(request: DataRequest) -> DataSet:
-    """Load scikit-learn's 1797 digits; every picture is in one domain only, classes spread evenly."""
+    """Load scikit-learn's 1797 digits; every image is in one domain only, classes spread evenly."""
     from sklearn.datasets import load_digits
 
     bundled = load_digits()
     images = np.rint(bundled.images * (255 / 16)).astype(np.uint8)[..., None]
     targets = bundled.target.astype(np.int64)
     size = request.image_size or 16
-    return _rotated(
+    return _rotate_domains(
         "rotated-digits",
-        _with_margin(resize_images(images, round(size * _STROKES), smooth=True), size),
+        _add_margin(resize_images(images, round(size * _STROKES), smooth=True), size),
         targets,
-        rows=_spread(targets, purpose="rotated-digits"),
+        rows=_spread_over_angles(targets, purpose="rotated-digits"),
     )
 
 
 def load_rotated_mnist(request: DataRequest) -> DataSet:
-    """Load the CSAC variant: the same 100 pictures a class at every angle."""
+    """Load the CSAC variant: the same 100 images per class at every angle."""
     images, targets = _mnist(request)
     order = numpy_generator(0, "rotated-mnist").permutation(len(targets))
     chosen = [order[targets[order] == digit][:_PER_CLASS] for digit in range(10)]
@@ -61,22 +61,22 @@ def load_rotated_mnist(request: DataRequest) -> DataSet:
             f"rotated-mnist takes {_PER_CLASS} of each digit; mnist.npz lacks some of {', '.join(short)}"
         )
     rows = np.sort(np.concatenate(chosen))
-    return _rotated(
+    return _rotate_domains(
         "rotated-mnist",
         resize_images(images[rows], request.image_size or 28),
         targets[rows],
         rows=[np.arange(len(rows))] * len(ANGLES),
         notes=(
-            "every domain holds the same pictures (as in the CSAC paper), so the held-out one is no new hand",
+            "every domain holds the same images (as in the CSAC paper), so the held-out one has no new writers",
         ),
     )
 
 
 def load_rotated_mnist_disjoint(request: DataRequest) -> DataSet:
-    """Load the DomainBed variant: all pictures, shuffled, every sixth to an angle."""
+    """Load the DomainBed variant: all images, shuffled, every sixth to an angle."""
     images, targets = _mnist(request)
     order = numpy_generator(0, "rotated-mnist-disjoint").permutation(len(targets))
-    return _rotated(
+    return _rotate_domains(
         "rotated-mnist-disjoint",
         resize_images(images, request.image_size or 28),
         targets,
@@ -90,24 +90,24 @@ def _mnist(request: DataRequest) -> tuple[Pixels, Indices]:
     return images[..., :1], targets
 
 
-def _angles_to_be_had(root: Path) -> list[str]:
+def _present_angles(root: Path) -> list[str]:
     return [str(angle) for angle in ANGLES] if "mnist" in present_digits(root) else []
 
 
-def _with_margin(images: Pixels, size: int) -> Pixels:
+def _add_margin(images: Pixels, size: int) -> Pixels:
     before = (size - images.shape[1]) // 2
     after = size - images.shape[1] - before
     return np.pad(images, ((0, 0), (before, after), (before, after), (0, 0)))
 
 
-def _spread(targets: Indices, *, purpose: str) -> list[Indices]:
+def _spread_over_angles(targets: Indices, *, purpose: str) -> list[Indices]:
     """Deal the shuffled samples of each class out to the angles in turn."""
     order = numpy_generator(0, purpose).permutation(len(targets))
     dealt = order[np.argsort(targets[order], kind="stable")]
     return [np.sort(dealt[first :: len(ANGLES)]) for first in range(len(ANGLES))]
 
 
-def _rotated(
+def _rotate_domains(
     name: str,
     images: Pixels,
     targets: Indices,
@@ -133,7 +133,7 @@ def _rotated(
 
 
 _DOMAINS = ", ".join(map(str, ANGLES))
-_MNIST_IS_TO_BE_HAD = Acquisition(
+_MNIST_ACQUISITION = Acquisition(
     licence=MNIST.licence, where="http://yann.lecun.com/exdb/mnist/", put=_MNIST_FILE, downloads=(MNIST,)
 )
 
@@ -147,10 +147,10 @@ SOURCES.register("rotated-digits")(
 SOURCES.register("rotated-mnist")(
     Source(
         load=load_rotated_mnist,
-        summary="MNIST turned clockwise, the same 100 pictures a class at every angle (CSAC), 28x28 grey",
+        summary="MNIST turned clockwise, the same 100 images per class at every angle (CSAC), 28x28 grey",
         domains=_DOMAINS,
-        acquisition=_MNIST_IS_TO_BE_HAD,
-        present=_angles_to_be_had,
+        acquisition=_MNIST_ACQUISITION,
+        present=_present_angles,
     )
 )
 SOURCES.register("rotated-mnist-disjoint")(
@@ -158,7 +158,7 @@ SOURCES.register("rotated-mnist-disjoint")(
         load=load_rotated_mnist_disjoint,
         summary="all 70000 of MNIST turned counter-clockwise, each at one angle (DomainBed), 28x28 grey",
         domains=_DOMAINS,
-        acquisition=_MNIST_IS_TO_BE_HAD,
-        present=_angles_to_be_had,
+        acquisition=_MNIST_ACQUISITION,
+        present=_present_angles,
     )
 )

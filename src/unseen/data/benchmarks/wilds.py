@@ -1,4 +1,4 @@
-"""What the WILDS sets have in common: a table of metadata beside the samples' files, as officially released.
+"""Shared by the WILDS sets: a table of metadata and the samples' files, as officially released.
 
 Koh et al., "WILDS: A Benchmark of in-the-Wild Distribution Shifts", ICML 2021. The domains of the official
 test are held out by default, and those of the official (out-of-distribution) validation choose the round.
@@ -28,7 +28,7 @@ Row = dict[str, str]
 
 @dataclass(frozen=True)
 class Release:
-    """Where a WILDS set lies and what its metadata must say.
+    """The folder of a WILDS set and what its metadata must contain.
 
     places   folders below the data root; the first is the one that the package `wilds` makes
     table    the metadata file
@@ -42,11 +42,11 @@ class Release:
 
     @property
     def needs(self) -> str:
-        """What a user has to put below the data root."""
+        """Name what a user has to put below the data root."""
         return f"the WILDS release as {self.places[0]}/ with {self.table} in it"
 
     def acquisition(self, licence: str) -> Acquisition:
-        """How to come by the release."""
+        """Describe how to get the release."""
         dataset = self.places[0].partition("_")[0]
         return Acquisition(
             licence=licence,
@@ -60,7 +60,7 @@ class Release:
         return next((root / place for place in self.places if (root / place / self.table).is_file()), None)
 
     def read(self, request: DataRequest) -> tuple[Path, list[Row]]:
-        """Read the metadata, one row a sample in the release's order."""
+        """Read the metadata, one row per sample in the release's order."""
         root = require_data_root(request, needs=self.needs)
         folder = self.find(root)
         if folder is None:
@@ -117,8 +117,8 @@ def load_samples(
             raise UnseenError(f"{folder}: cannot read {seen}; get them again, or use --skip-unreadable")
         notes.append(f"left out: {seen}")
         samples = [sample for sample in samples if sample.file not in decoded.unreadable]
-    domain_of, domains = _numbered([sample.domain for sample in samples])
-    group_of, groups = _numbered([sample.group for sample in samples])
+    domain_of, domains = _number_names([sample.domain for sample in samples])
+    group_of, groups = _number_names([sample.group for sample in samples])
     if classes:
         number = {label: place for place, label in enumerate(classes)}
         targets: npt.NDArray[np.generic] = np.array([number[sample.label] for sample in samples], np.int64)
@@ -150,7 +150,7 @@ def _image_file(folder: Path, sample: Sample) -> ImageFile:
     return ImageFile(sample.file, sample.domain, sample.label, found.st_size, found.st_mtime_ns)
 
 
-def _numbered(names: Sequence[str]) -> tuple[Indices, tuple[str, ...]]:
+def _number_names(names: Sequence[str]) -> tuple[Indices, tuple[str, ...]]:
     """Number names in their sorted order; the empty one is -1."""
     known = tuple(sorted(set(names) - {""}))
     number = {name: place for place, name in enumerate(known)} | {"": -1}

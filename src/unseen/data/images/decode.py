@@ -1,7 +1,7 @@
-"""Image files become uint8 RGB squares, whatever their kind: grey, palette, CMYK, 16-bit, float, rotated.
+"""Decode image files to uint8 RGB squares, whatever their kind: grey, palette, CMYK, 16-bit, float, rotated.
 
-The whole picture is resized (bilinear with antialiasing, no crop). Transparent parts become white. Of an
-animation the first frame counts. A file that cannot be decoded to its end is refused, never half used.
+The whole image is resized (bilinear with antialiasing, no crop). Transparent parts become white. Of an
+animation the first frame is used. A file that cannot be decoded to its end is refused, never half used.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ RGB = ImageDecoder("rgb", decode_image, channels=3, dtype="|u1", version=DECODER
 
 
 def describe_image(path: Path) -> str:
-    """Decode one file to its end and say what is unusual about it; empty for an ordinary RGB picture."""
+    """Decode one file to its end and say what is unusual about it; empty for an ordinary RGB image."""
     return _read(path, _unusual)
 
 
@@ -71,7 +71,7 @@ def _read(path: Path, use: Callable[[Image.Image], R], target: int | None = None
         with Image.open(path) as image:
             _refuse_bomb(image)
             if target is not None:
-                # libjpeg can halve a much larger picture while decoding; twice the target keeps it sharp
+                # libjpeg can halve a much larger image while decoding; twice the target keeps it sharp
                 image.draft(None, (2 * target, 2 * target))
             image.load()
             return use(image)
@@ -106,7 +106,7 @@ def _is_transparent(image: Image.Image) -> bool:
 
 
 def _is_sixteen_bit(image: Image.Image) -> bool:
-    """Tell 16-bit grey; some versions of Pillow open a 16-bit PNG as 32-bit integers."""
+    """Recognize 16-bit grey; some versions of Pillow open a 16-bit PNG as 32-bit integers."""
     return image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG")
 
 

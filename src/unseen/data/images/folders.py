@@ -1,4 +1,4 @@
-"""A user's own images: folders `domain/class/image`, brought to RGB squares of one size."""
+"""Image folders `domain/class/image` of a user, resized to RGB squares of one size."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def load_folder(path: Path, request: DataRequest) -> DataSet:
 
 
 def load_scan(scan: FolderScan, request: DataRequest) -> DataSet:
-    """Load the images of a listing, whatever folders they lie in."""
+    """Load the images of a listing, whatever folders they are in."""
     path = scan.folder
     problem = scan.problem()
     if problem is not None:

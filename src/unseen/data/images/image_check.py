@@ -79,17 +79,19 @@ def _name_warnings(scan: FolderScan) -> list[str]:
 
 
 def _copy_warnings(copies: Mapping[str, list[str]]) -> list[str]:
-    """Warn of files that lie in several domains, which lets the held-out domain leak."""
+    """Warn of files that are in several domains, which lets the held-out domain leak."""
     leaks = [names for names in copies.values() if len({name.split("/")[0] for name in names}) > 1]
     if not leaks:
         return []
     example = " and ".join(leaks[0][:2])
     return [
-        f"{len(leaks)} images lie in more than one domain, for example {example}: the held-out domain leaks"
+        f"{len(leaks)} images are in more than one domain, for example {example}: the held-out domain leaks"
     ]
 
 
 def _one_class(scan: FolderScan) -> str:
     if len(scan.classes) > 1:
         return ""
-    return f"{scan.folder}: found one class only ({scan.classes[0]}), expected at least two folders a domain"
+    return (
+        f"{scan.folder}: found one class only ({scan.classes[0]}), expected at least two folders per domain"
+    )

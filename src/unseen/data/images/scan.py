@@ -1,4 +1,4 @@
-"""What lies in a folder of images `domain/class/image`: a listing without opening a single file."""
+"""List a folder of images `domain/class/image` without opening a single file."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class FolderScan:
 
     empty_classes    class folders without an image, as domain/class
     empty_domains    folders of the first level without any image below
-    homeless         images that lie too high: in the folder itself or in a domain's folder
+    misplaced         images outside class folders: in the folder itself or in a domain's folder
     too_deep         folders inside class folders, not looked into
-    other_files      files beside the images that are no images by their name
+    other_files      files among the images that are no images by their name
     """
 
     folder: Path
     files: tuple[ImageFile, ...]
     empty_classes: tuple[str, ...] = ()
     empty_domains: tuple[str, ...] = ()
-    homeless: tuple[str, ...] = ()
+    misplaced: tuple[str, ...] = ()
     too_deep: tuple[str, ...] = ()
     other_files: tuple[str, ...] = ()
 
@@ -61,14 +61,14 @@ class FolderScan:
 
     def problem(self) -> str | None:
         """Say in one line why this folder cannot be trained on, or None."""
-        if not self.files and self.homeless:
-            return f"{self.folder}: images such as {self.homeless[0]} lie outside class folders; {LAYOUT}"
+        if not self.files and self.misplaced:
+            return f"{self.folder}: images such as {self.misplaced[0]} are outside class folders; {LAYOUT}"
         if not self.files:
             return f"{self.folder}: no images ({', '.join(IMAGE_SUFFIXES)}) found; {LAYOUT}"
         if len(self.domains) < 2:
             return (
                 f"{self.folder}: found one domain only ({self.domains[0]}), expected at least two folders, "
-                f"one a domain; {LAYOUT}"
+                f"one per domain; {LAYOUT}"
             )
         for place in self.empty_classes:
             if place.split("/", 1)[1] not in self.classes:
@@ -95,7 +95,7 @@ class FolderScan:
             for names, text in (
                 (self.empty_classes, "empty: that domain has no example of the class"),
                 (self.empty_domains, "left out: no images below"),
-                (self.homeless, "left out: outside class folders"),
+                (self.misplaced, "left out: outside class folders"),
                 (self.too_deep, "not looked into: folders inside a class folder"),
                 (self.other_files, "left out: not an image by its name"),
             )
@@ -135,7 +135,7 @@ class _Findings:
         self.files: list[ImageFile] = []
         self.empty_classes: list[str] = []
         self.empty_domains: list[str] = []
-        self.homeless: list[str] = []
+        self.misplaced: list[str] = []
         self.too_deep: list[str] = []
         self.other_files: list[str] = []
 
@@ -163,19 +163,19 @@ class _Findings:
             tuple(self.files),
             tuple(self.empty_classes),
             tuple(self.empty_domains),
-            tuple(self.homeless),
+            tuple(self.misplaced),
             tuple(self.too_deep),
             tuple(self.other_files),
         )
 
     def _folders(self, below: str) -> list[os.DirEntry[str]]:
-        """List the folders below, noting files that lie there."""
+        """List the folders below, noting files among them."""
         folders = []
         for entry in _entries(self.folder / below):
             if entry.is_dir():
                 folders.append(entry)
             else:
-                place = self.homeless if _is_image(entry.name) else self.other_files
+                place = self.misplaced if _is_image(entry.name) else self.other_files
                 place.append(f"{below}/{entry.name}".lstrip("/"))
         return folders
 

@@ -1,4 +1,4 @@
-"""What a client tells about its table so that all can be scaled alike: counts and sums, nothing else.
+"""Column statistics: the counts and sums a client discloses so that all tables are scaled alike.
 
 Merging is a plain sum, so it also works under secure aggregation.
 """
@@ -60,7 +60,7 @@ def means(statistics: Statistics, *, about: npt.NDArray[np.float64] | None = Non
 
 
 def standard_deviations(statistics: Statistics, mean: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Standard deviation of every column from statistics about nearly its mean; 1 for a constant one."""
+    """Compute the std of every column from statistics about nearly its mean; 1 for a constant one."""
     count = np.maximum(statistics["count"], 1)
     variance = statistics["square"] / count - np.square(statistics["sum"] / count)
     std = np.sqrt(np.maximum(variance, 0.0))

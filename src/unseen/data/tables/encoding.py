@@ -1,4 +1,4 @@
-"""From raw tables to what a network eats, knowing the source domains alone.
+"""Encode raw tables as network inputs, with statistics of the source domains alone.
 
 Numbers are scaled, missing ones filled with the mean and flagged, texts become one-hot columns. All of
 it is learnt from the clients' training rows, so a held-out domain cannot shape what it is judged on.
@@ -148,7 +148,7 @@ def fit_encoding(
 
 def encode(data: DataSet, encoding: TableEncoding) -> DataSet:
     """Encode a raw table; regression targets are standardised. The fingerprint stays the raw table's."""
-    raw = _aligned(data, encoding.columns)
+    raw = _align(data, encoding.columns)
     inputs = np.empty((len(data), len(encoding.feature_names)), dtype=np.float32)
     for domain in data.domains:
         rows = data.indices(domain)
@@ -165,8 +165,8 @@ def encode(data: DataSet, encoding: TableEncoding) -> DataSet:
     return replace(data, inputs=inputs, targets=targets, columns=(), notes=(*data.notes, how))
 
 
-def _aligned(data: DataSet, columns: tuple[Column, ...]) -> npt.NDArray[Any]:
-    """Raw inputs in the order and the level numbers of `columns`, matched by name."""
+def _align(data: DataSet, columns: tuple[Column, ...]) -> npt.NDArray[Any]:
+    """Return raw inputs in the order and the level numbers of `columns`, matched by name."""
     if data.columns == columns:
         return data.inputs
     own = {column.name: (i, column.levels) for i, column in enumerate(data.columns)}

@@ -123,7 +123,7 @@ def _check_request(path: Path, table: Any, request: DataRequest) -> None:
 
 
 def _are_mostly_different(groups: int, rows: int) -> bool:
-    """Whether a column has a value of its own for most rows, so that it cannot be meant to group them."""
+    """Tell whether most rows have different values, so that the column cannot be meant to group them."""
     return groups > max(MOST_CLASSES_OF_INTEGERS, rows / 2)
 
 
@@ -200,7 +200,7 @@ def _read_features(path: Path, table: Any) -> tuple[tuple[Column, ...], Floats, 
         values.append(raw)
         notes += [note] if note else []
     if not columns:
-        reason = "; ".join(notes) or "there is none beside domain and target"
+        reason = "; ".join(notes) or "there is none besides domain and target"
         raise UnseenError(
             f"{path}: no usable feature column ({reason}); add columns with numbers or categories"
         )

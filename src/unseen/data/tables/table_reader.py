@@ -1,4 +1,4 @@
-"""Reading a table file, CSV or Parquet, into an Arrow table with one name a column."""
+"""Read table files, CSV or Parquet: the whole table through Arrow, one column as numbers."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def read_arrow(path: Path) -> Any:
             f"{path}: column {twice[0]!r} occurs more than once; give every column its own name"
         )
     if not table.num_rows:
-        raise UnseenError(f"{path}: the table has no rows; expected one row a sample")
-    return _without_dictionaries(table)
+        raise UnseenError(f"{path}: the table has no rows; expected one row per sample")
+    return _expand_dictionaries(table)
 
 
-def _without_dictionaries(table: Any) -> Any:
+def _expand_dictionaries(table: Any) -> Any:
     """Spell out columns that are stored as numbered levels, as data frames write them."""
     from pyarrow import types
 
