@@ -132,14 +132,14 @@ class TestRotatedDigits:
 
 
 class TestRotatedMnist:
-    def test_the_csac_variant_shows_the_same_pictures_at_every_angle(self, tmp_path: Path) -> None:
+    def test_the_csac_variant_shows_the_same_images_at_every_angle(self, tmp_path: Path) -> None:
         write_digits(tmp_path, "mnist", (28, 28))
         data = load_data(DataRequest("rotated-mnist", root=tmp_path))
         assert data.inputs.shape == (6000, 28, 28, 1)
         assert all(set(counts.values()) == {100} for counts in data.class_counts().values())
         centres = data.inputs[:, 14, 14, 0].reshape(6, 1000)
         assert np.abs(centres.astype(int) - centres[0].astype(int)).max() <= 1
-        assert "same pictures" in data.notes[0]
+        assert "same images" in data.notes[0]
 
     @pytest.mark.parametrize(
         ("source", "side"), [("rotated-mnist", "right"), ("rotated-mnist-disjoint", "left")]

@@ -75,7 +75,7 @@ def test_warnings(make_images) -> None:
     assert "class dog is in domain photo only" in text
     assert "Dog and dog differ in upper and lower case" in text
     assert "domains are very unbalanced: photo has 101 samples, sketch 2" in text
-    assert "1 images lie in more than one domain" in text
+    assert "1 images are in more than one domain" in text
     assert "class cat is" not in text
     assert "sketch/dog empty" in found.notes[0]
     assert found.problem == ""

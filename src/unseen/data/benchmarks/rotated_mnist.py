@@ -67,7 +67,7 @@ def load_rotated_mnist(request: DataRequest) -> DataSet:
         targets[rows],
         rows=[np.arange(len(rows))] * len(ANGLES),
         notes=(
-            "every domain holds the same images (as in the CSAC paper), so no writer is new at the held-out one",
+            "every domain holds the same images (as in the CSAC paper): the held-out one has no new writers",
         ),
     )
 
