@@ -42,13 +42,13 @@ class Range(Protocol):
 
 @dataclass(frozen=True)
 class Uniform:
-    """Any number between two, all alike."""
+    """Uniform range between two numbers."""
 
     low: float
     high: float
 
     def draw(self, generator: np.random.Generator) -> float:
-        """Draw a number, rounded to four digits that count so that it reads and prints well."""
+        """Draw a number, rounded to four significant digits for readability."""
         return four_digits(generator.uniform(self.low, self.high))
 
     def __contains__(self, value: Any) -> bool:
@@ -57,7 +57,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class LogUniform:
-    """Any number between two, every power of ten alike: for rates and weights whose scale is unknown."""
+    """Log-uniform range between two numbers, for rates and weights of unknown scale."""
 
     low: float
     high: float
@@ -67,7 +67,7 @@ class LogUniform:
             raise ValueError(f"needs 0 < low < high, not {self.low} and {self.high}")
 
     def draw(self, generator: np.random.Generator) -> float:
-        """Draw a number, rounded to four digits that count."""
+        """Draw a number, rounded to four significant digits."""
         return four_digits(math.exp(generator.uniform(math.log(self.low), math.log(self.high))))
 
     def __contains__(self, value: Any) -> bool:
@@ -76,7 +76,7 @@ class LogUniform:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some values."""
+    """Choice among given values."""
 
     values: tuple[Any, ...]
 
@@ -89,13 +89,13 @@ class Choice:
 
 
 def four_digits(value: float) -> float:
-    """Round to four digits that count."""
+    """Round to four significant digits."""
     return float(f"{value:.4g}")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Base of all settings; whoever has none uses it as it is."""
+    """Base of all settings; used as it is where there are none."""
 
 
 def setting(default: Any, meaning: str, *, search: Range | None = None) -> Any:

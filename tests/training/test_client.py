@@ -75,7 +75,7 @@ def test_training_leaves_the_global_generator_alone(make_experiment):
     [
         ({"weights": torch.zeros(3)}, "numbers where the model has"),
         ({"loss": float("nan")}, "loss is not finite"),
-        ({"extras": {"x": torch.tensor([float("inf")])}}, "beside its weights"),
+        ({"extras": {"x": torch.tensor([float("inf")])}}, "with its weights"),
     ],
 )
 def test_unsound_updates_are_recognised(make_experiment, change, reason):

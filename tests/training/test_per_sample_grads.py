@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from unseen.data import Batch
 from unseen.models import FlatState, InputSpec, build_model
-from unseen.training.per_sample_grads import clipped_gradient_sum, gradients_of_samples
+from unseen.training.per_sample_grads import gradients_of_samples, sum_clipped_gradients
 
 IMAGES = InputSpec((3, 16, 16), 4)
 
@@ -47,7 +47,7 @@ def test_sum_of_clipped_gradients_is_that_of_a_loop(model):
     bound = float(rows.norm(dim=1).median())
     expected = (rows * (bound / rows.norm(dim=1).clamp(min=bound))[:, None]).sum(0)
     before = flat.vector.clone()
-    total = clipped_gradient_sum(flat, loss, batch, bound=bound)
+    total = sum_clipped_gradients(flat, loss, batch, bound=bound)
     torch.testing.assert_close(flat.gradient.double(), expected, atol=1e-5, rtol=1e-4)
     assert float(total) == pytest.approx(float(loss(batch).detach()) * 5, rel=1e-5)
     assert torch.equal(flat.vector, before)
@@ -85,19 +85,19 @@ def test_samples_in_parts_empty_batches_and_gradients_that_are_not_finite(monkey
     flat = FlatState(nn.Linear(3, 2))
     batch = batch_for(InputSpec((3,), 2), 9)
     loss = loss_of(flat.module)
-    clipped_gradient_sum(flat, loss, batch, bound=0.3)
+    sum_clipped_gradients(flat, loss, batch, bound=0.3)
     whole = flat.gradient.clone()
     monkeypatch.setattr("unseen.training.per_sample_grads._NUMBERS_AT_ONCE", 20)
-    clipped_gradient_sum(flat, loss, batch, bound=0.3)
+    sum_clipped_gradients(flat, loss, batch, bound=0.3)
     torch.testing.assert_close(flat.gradient, whole)
-    assert float(clipped_gradient_sum(flat, loss, Batch(*(part[:0] for part in batch)), bound=0.3)) == 0
+    assert float(sum_clipped_gradients(flat, loss, Batch(*(part[:0] for part in batch)), bound=0.3)) == 0
     assert not flat.gradient.any()
     spoilt = batch._replace(inputs=batch.inputs.clone())
     spoilt.inputs[4] = torch.inf
-    clipped_gradient_sum(flat, loss, spoilt, bound=0.3)
+    sum_clipped_gradients(flat, loss, spoilt, bound=0.3)
     others = flat.gradient.clone()
     kept = torch.arange(9) != 4
-    clipped_gradient_sum(flat, loss, Batch(*(part[kept] for part in batch)), bound=0.3)
+    sum_clipped_gradients(flat, loss, Batch(*(part[kept] for part in batch)), bound=0.3)
     torch.testing.assert_close(others, flat.gradient)
 
 

@@ -10,17 +10,17 @@ import torch
 from unseen.engine.experiment import Workspace
 from unseen.engine.workers.worker import own_device
 from unseen.errors import UnseenError, UsageError
-from unseen.training import check_precision, computing_in
+from unseen.training import autocast_to, check_precision
 
 CPU = torch.device("cpu")
 
 
 def test_products_are_made_in_the_chosen_precision():
     values = torch.ones(2, 2)
-    with computing_in("bfloat16", CPU):
+    with autocast_to("bfloat16", CPU):
         assert torch.get_autocast_dtype("cpu") is torch.bfloat16
         assert torch.is_autocast_enabled("cpu")
-    with computing_in("float32", CPU):
+    with autocast_to("float32", CPU):
         assert not torch.is_autocast_enabled("cpu")
         assert (values @ values).dtype is torch.float32
 

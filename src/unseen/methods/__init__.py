@@ -1,4 +1,4 @@
-"""One file a method: its settings, its client half, its server half, its paper.
+"""One file or package per method: its settings, its client half, its server half, its paper.
 
 Every module in this folder is imported here, so a new file with a registered method is all it takes.
 """

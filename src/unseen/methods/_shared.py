@@ -1,4 +1,4 @@
-"""What the parts of a loss came to over a client's round, for the records."""
+"""Helpers that several methods share: running means for the records, frozen models, an added layer."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class RunningMeans:
         self._counts[name] = self._counts.get(name, 0) + samples
 
     def result(self) -> dict[str, float]:
-        """All means so far; names that never came up are not there."""
+        """Return all means so far; names that were never added are absent."""
         return {name: float(total) / self._counts[name] for name, total in self._sums.items()}
 
 
 def frozen_copy(work: ClientWork, weights: Tensor) -> Network:
-    """The shared network with the state `weights`: in evaluation mode, without gradients, on its own tensors.
+    """Copy the shared network with the state `weights`: evaluation mode, no gradients, separate tensors.
 
     Evaluation mode keeps batch-norm statistics as they are and draws nothing for dropout, so that a pass
     through the copy leaves no trace in the model that is trained.
@@ -42,7 +42,7 @@ def frozen_copy(work: ClientWork, weights: Tensor) -> Network:
 
 
 class ExtendedNetwork(Network):
-    """Features are `layer` of the given network's features; everything that serves networks serves it.
+    """Network with one more layer between its extractor and its head, as in MOON and FedSR.
 
     It is made of a copy of `network`, which stays as it is, and takes over its head unless another is given.
     """

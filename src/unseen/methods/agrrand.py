@@ -1,4 +1,4 @@
-"""AgrRand: AgrSum, with noise on the parameters about which the clients disagree."""
+"""AgrRand: AgrSum with noise on the parameters whose update signs differ between clients."""
 
 from __future__ import annotations
 

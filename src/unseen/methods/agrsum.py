@@ -1,4 +1,4 @@
-"""AgrSum: a parameter moves only where all clients want it to move the same way."""
+"""AgrSum: a parameter moves only where the updates of all clients have the same sign."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class AgrSum(Method[AgreementSettings]):
     needs_individual_updates = True
 
     def server(self, work: ServerWork) -> Tensor:
-        """Add up the updates, then put the parameters back on which signs differ."""
+        """Sum the updates, then reset the parameters whose signs differ."""
         merged, _ = agreed_step(work, reduction=self.settings.reduction)
         return merged
 
 
 def agreed_step(work: ServerWork, *, reduction: Reduction) -> tuple[Tensor, SignAgreement]:
-    """The global state moved where all clients agree, and where that is (over the parameters)."""
+    """Move the global state where all clients agree, and where that is (over the parameters)."""
     updates = work.updates
     trained = updates.layout.extent(Kind.PARAMETER)
     agreement = sign_agreement(updates.rows, work.weights, trained)

@@ -1,4 +1,4 @@
-"""What a method is: settings, a client half, a server half, its paper. One file each.
+"""Base class and registry of methods: settings, a client half, a server half and a paper each.
 
 A method knows nothing of processes, Flower, files or the screen; engines call its halves.
 """
@@ -72,7 +72,7 @@ class Method(Configurable[S], ABC):
 
     @property
     def weighting(self) -> Weighting:
-        """By what a client counts in the mean of states that `server` takes.
+        """How clients are weighted in the mean that `server` takes.
 
         Where only sums are known, a client multiplies by this weight before it sends.
         """
@@ -80,7 +80,7 @@ class Method(Configurable[S], ABC):
 
     @property
     def surgery(self) -> GradientSurgery | None:
-        """The server half, where it needs no more than the updates' Gram matrix to combine them.
+        """Server half as gradient surgery, where the updates' Gram matrix is enough to combine them.
 
         Encryption can serve such a method though it needs individual updates.
         """
@@ -88,7 +88,7 @@ class Method(Configurable[S], ABC):
 
     @property
     def traits(self) -> MethodTraits:
-        """What protections need to know."""
+        """Properties that protections ask for."""
         beyond = self.beyond_losses
         if beyond is None:
             beyond = "" if type(self).client is Method.client else MethodTraits.beyond_losses
@@ -115,20 +115,20 @@ class Method(Configurable[S], ABC):
         """Make the module knowing the source domains' names; by default `build`, which needs none of them.
 
         Engines and saved models call this one. Override it where the module has a part for every domain, and
-        leave `network` as it is: it may be asked for again.
+        leave `network` as it is: it may be used again.
         """
         return self.build(network, seed=seed)
 
     def deployed(self, module: nn.Module) -> Network:
-        """The network inside `module` that is evaluated, saved and exported."""
+        """Return the network inside `module` that is evaluated, saved and exported."""
         return cast(Network, module)
 
     def broadcast(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the server sends to every client beside the weights."""
+        """Select what the server sends to every client in addition to the weights."""
         return {}
 
     def visiting_order(self, clients: Sequence[int], *, round: int, seed: int) -> Sequence[int]:
-        """In which order the model of a serial method visits a round's clients; by default the given one."""
+        """Choose the order in which a serial method visits a round's clients; by default the given one."""
         return clients
 
     def training_schedule(

@@ -1,4 +1,4 @@
-"""FedAvg-Share: FedAvg whose clients give some of their samples away, and all train on them too.
+"""FedAvg-Share: FedAvg whose clients put some of their samples into a pool that all train on.
 
 Raw data leaves the clients: the method shows what that would gain, and its privacy record says so.
 """
@@ -70,7 +70,7 @@ class FedAvgShare(Method[FedAvgShareSettings]):
         return dict(state)
 
     def client(self, work: ClientWork) -> Update:
-        """Train on the own samples and the others' part of the pool; give some samples if none were given."""
+        """Train on own samples and the others' part of the pool; contribute samples if none were sent yet."""
         others = shared_by_others(work.received, work.client)
         work.fit(
             lambda batch: work.task_loss(work.module(batch.inputs), batch.targets),
@@ -91,7 +91,7 @@ class FedAvgShare(Method[FedAvgShareSettings]):
 
 
 def drawn_samples(work: ClientWork, share: float) -> dict[str, Tensor]:
-    """Some of the client's raw training samples with their labels, drawn at random."""
+    """Draw some of the client's raw training samples with their labels."""
     number = max(round(share * len(work.train)), 1)
     order = torch.randperm(len(work.train), generator=work.generator("samples to share"))
     given = work.train.gather(order[:number].sort().values)
@@ -99,7 +99,7 @@ def drawn_samples(work: ClientWork, share: float) -> dict[str, Tensor]:
 
 
 def shared_by_others(pool: Mapping[str, Tensor], client: str) -> Batch | None:
-    """All samples of the pool that other clients gave, in the order of their names; None if there are none.
+    """Collect the samples that other clients gave, in the order of their names; None if there are none.
 
     A client's own part is left out, because it has those samples already.
     """
@@ -112,5 +112,5 @@ def shared_by_others(pool: Mapping[str, Tensor], client: str) -> Batch | None:
 
 
 def _key(kind: str, client: str) -> str:
-    """Where a client's part of the pool stands."""
+    """Name the key of a client's part of the pool."""
     return f"{kind} of {client}"

@@ -89,7 +89,7 @@ class FedBN(Method[FedBNSettings]):
         return replace(update, diagnostics={"batch_norm_distance": distance})
 
     def server(self, work: ServerWork) -> Tensor:
-        """Average all that was sent; batch norm that was not keeps its values to the last bit."""
+        """Average what was sent; batch norm that was not sent keeps its values bit for bit."""
         updates = work.updates
         merged = updates.mean(client_weights(updates.samples, self.settings.weighting))
         if not self.settings.share_statistics:
@@ -99,7 +99,7 @@ class FedBN(Method[FedBNSettings]):
 
 
 def batch_norm_positions(module: nn.Module) -> Tensor:
-    """Where the flat state holds batch norm: scales, shifts, running means and variances, batch counters.
+    """Find the batch-norm entries of the flat state: scales, shifts, running statistics, batch counters.
 
     Layers are known by their type: names such as `bn1` miss those inside a `downsample` or a `Sequential`.
     """

@@ -1,4 +1,4 @@
-"""FedGA: FedAvg whose weights follow how much worse the merged model serves a client than its own."""
+"""FedGA: FedAvg whose client weights follow the generalization gap between merged and own model."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class FedGA(Method[FedGASettings]):
     beyond_losses = "it sends how well models do on its samples"
 
     def client(self, work: ClientWork) -> Update:
-        """Compare the model received with the own one of before, train, and keep the risk of the result."""
+        """Compare the received model with the client's former one, train, and keep the risk of the result."""
         extras: dict[str, Tensor] = {}
         if OWN_RISK in work.state:
             extras[GAP] = self._risk(work) - work.state[OWN_RISK]
@@ -99,7 +99,7 @@ class FedGA(Method[FedGASettings]):
         return work.updates.mean(weights)
 
     def _risk(self, work: ClientWork) -> Tensor:
-        """The risk of the model as it is now: evaluation mode, no gradient, no augmentation."""
+        """Compute the risk of the current model: evaluation mode, no gradient, no augmentation."""
         samples = work.validation if self.settings.gap_on == "validation" else work.train
         if not len(samples):
             raise UsageError(
@@ -118,5 +118,5 @@ class FedGA(Method[FedGASettings]):
 
 
 def remaining_part(work: ServerWork) -> float:
-    """1 - t/T for the gaps of the model after t of T rounds, which arrive in round t + 1."""
+    """Compute 1 - t/T for the gaps of the model after t of T rounds, which arrive in round t + 1."""
     return 1 - (work.round - 1) / work.rounds if work.rounds else 1.0

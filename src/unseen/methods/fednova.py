@@ -1,4 +1,4 @@
-"""FedNova: clients that took more steps do not count for more (normalised averaging).
+"""FedNova: clients that took more steps do not count for more (normalized averaging).
 
 In FedAvg a client with twice the steps moves the model twice as far, so that rounds drift to the optimum of
 another objective than sum_k p_k F_k. FedNova averages the move *per effective step* instead.
@@ -49,7 +49,7 @@ class FedNova(Method[FedNovaSettings]):
     beyond_losses = ""
 
     def client(self, work: ClientWork) -> Update:
-        """Train as in FedAvg and say how many effective steps that was."""
+        """Train as in FedAvg and send the number of effective steps."""
         require_sums_of_gradients(work.plan, method=self.name)
         update = super().client(work)
         count = effective_steps(update.steps, momentum=work.plan.momentum)
@@ -60,7 +60,7 @@ class FedNova(Method[FedNovaSettings]):
         )
 
     def server(self, work: ServerWork) -> Tensor:
-        """Go tau_eff steps in the direction that a mean effective step has."""
+        """Take tau_eff steps in the direction of the mean effective step."""
         updates = work.updates
         shares = normalize_weights(client_weights(updates.samples, self.settings.weighting))
         counts = torch.stack([extras[NORMALISER] for extras in updates.extras])

@@ -15,7 +15,7 @@ COSTS = Path(__file__).with_name("method_costs.json")
 
 @dataclass(frozen=True)
 class Cost:
-    """A round after the first, on one small job: seconds, bytes both ways, and their ratios to FedAvg's.
+    """Cost of a round after the first on one small job: seconds, bytes both ways, ratios to FedAvg's.
 
     Bytes are none where data is pooled instead of sent round by round.
     """
@@ -28,7 +28,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class MeasuredCosts:
-    """The job that was measured, and what each method cost in it."""
+    """Measured job, and the cost of each method in it."""
 
     job: str
     methods: dict[str, Cost]

@@ -20,7 +20,7 @@ from unseen.seeding import global_torch_seed
 from unseen.training import ClientWork, Update
 
 PREVIOUS_MODEL = "previous model"
-"""Key of a client's memory: the model as its latest round left it."""
+"""Key in a client's state: the model after its latest round."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class MOON(Method[MOONSettings]):
     beyond_losses = "it keeps means over batches of how features compare"
 
     def build(self, network: Network, *, seed: int) -> nn.Module:
-        """The network itself, or with the paper's projection between its features and a new head."""
+        """Return the network itself, or with the paper's projection between its features and a new head."""
         width = self.settings.projection
         if width is None:
             return network
@@ -103,7 +103,7 @@ class MOON(Method[MOONSettings]):
 
 
 class _ContrastiveTerm:
-    """l_con of a client's round, and a record of how near its features were to those of both models."""
+    """Term l_con of a client's round, with running means of the feature similarities to both models."""
 
     def __init__(self, work: ClientWork, settings: MOONSettings) -> None:
         self.received = frozen_copy(work, work.start)
@@ -112,7 +112,7 @@ class _ContrastiveTerm:
         self.means = RunningMeans()
 
     def __call__(self, inputs: Tensor, features: Tensor) -> Tensor:
-        """The term on a batch, whose features under the model in training are given."""
+        """Compute the term on a batch, given its features under the trained model."""
         with torch.no_grad():
             towards, away = self.received.features(inputs), self.previous.features(inputs)
         to_received = F.cosine_similarity(features, towards)
@@ -125,5 +125,5 @@ class _ContrastiveTerm:
 
 
 def contrastive_loss(to_received: Tensor, to_previous: Tensor, *, temperature: float) -> Tensor:
-    """Equation 3: the mean of -log(e^(a/tau) / (e^(a/tau) + e^(b/tau))) = log(1 + e^((b - a)/tau))."""
+    """Compute equation 3, the mean of -log(e^(a/tau) / (e^(a/tau) + e^(b/tau))) = log(1 + e^((b-a)/tau))."""
     return F.softplus((to_previous - to_received) / temperature).mean()

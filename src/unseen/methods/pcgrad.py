@@ -1,4 +1,4 @@
-"""PCGrad: from every client's update the server takes what works against another client's."""
+"""PCGrad: the server removes from every client's update what conflicts with another client's."""
 
 from __future__ import annotations
 

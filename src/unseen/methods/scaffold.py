@@ -1,4 +1,4 @@
-"""SCAFFOLD: every client knows in which direction its own data pulls, and corrects each step for it."""
+"""SCAFFOLD: control variates correct every local step for the drift of a client's own data."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Scaffold(Method[ScaffoldSettings]):
         return replace(update, extras={CHANGE: renewed - own})
 
     def server(self, work: ServerWork) -> Tensor:
-        """x <- x + eta_g mean(y_k - x), c <- c + |S| / N mean(c_k+ - c_k) (equation 5)."""
+        """Update x <- x + eta_g mean(y_k - x), c <- c + |S| / N mean(c_k+ - c_k) (equation 5)."""
         updates = work.updates
         weights = client_weights(updates.samples, self.settings.weighting)
         if self.settings.control:
@@ -126,7 +126,7 @@ class Scaffold(Method[ScaffoldSettings]):
 
 
 def mean_followed_gradient(work: ClientWork, update: Update) -> Tensor:
-    """(x - y_k) / (K eta_l) of option II (equation 4): the mean corrected gradient that steps followed.
+    """Compute (x - y_k) / (K eta_l) of option II (equation 4), the mean corrected gradient.
 
     With momentum K becomes the number of effective steps, so that constant gradients are found exactly.
     """
@@ -136,7 +136,7 @@ def mean_followed_gradient(work: ClientWork, update: Update) -> Tensor:
 
 
 def gradient_at_start(work: ClientWork) -> Tensor:
-    """g_k(x) of option I (equation 4): the gradient of all local data at the received weights."""
+    """Compute g_k(x) of option I (equation 4), the gradient of all local data at the received weights."""
     total = torch.zeros_like(work.flat.gradient)
     order, augment = work.generator("control variate: order"), work.generator("control variate: augmentation")
     work.module.train()

@@ -6,9 +6,9 @@ from unseen.training.optimizers import OPTIMIZERS, effective_steps, require_sums
 from unseen.training.preprocessing import (
     PRECISIONS,
     Preprocessor,
+    autocast_to,
     batch_positions,
     check_precision,
-    computing_in,
 )
 from unseen.training.schedules import SCHEDULES
 
@@ -21,9 +21,9 @@ __all__ = [
     "LocalTrainingConfig",
     "Preprocessor",
     "Update",
+    "autocast_to",
     "batch_positions",
     "check_precision",
-    "computing_in",
     "effective_steps",
     "reason_to_reject",
     "require_sums_of_gradients",

@@ -1,4 +1,4 @@
-"""One client's local work: what it may see, the loop, and what it may send.
+"""Local training of one client: what it may read, the training loop, and what it may send.
 
 A method's client half gets a `ClientWork` and returns an `Update`. Nothing else of the client's world
 is reachable from there: no other client, no held-out domain, no file, no screen.
@@ -32,11 +32,11 @@ Differentiate = Callable[[Loss, Batch], Tensor]
 
 @dataclass(frozen=True)
 class Update:
-    """What a client sends after its local work.
+    """Result of a client's local work, sent to the server.
 
     weights      its whole state as a flat vector
     samples      how many training samples it holds
-    steps        how many optimiser steps it took
+    steps        how many optimizer steps it took
     seen         how many samples went through training, repetitions counted
     loss         mean training loss, for the progress line
     extras       whatever else the method sends; every key is declared in `Method.sends`
@@ -55,21 +55,21 @@ class Update:
 
     @property
     def nbytes(self) -> int:
-        """Size of what travels to the server."""
+        """Size of what is sent to the server."""
         return self.weights.nbytes + sum(value.nbytes for value in self.extras.values())
 
 
 @dataclass
 class ClientWork:
-    """Everything a client half may use.
+    """Everything that the client half of a method may use.
 
     module, flat  the shared model, already loaded with the server's weights, and its flat view
     start         the server's weights as they arrived
     received      what else the server sent with them
-    state         the client's own memory: kept from round to round, never sent
+    state         the client's state: kept from round to round, never sent
     progress      called with the number of samples after every batch
     draw          how batches are drawn
-    differentiate how `fit` finds gradients, in place of a backward pass: a protection may put its own here
+    differentiate how `fit` computes gradients in place of a backward pass; set by protections (DP-SGD)
     """
 
     client: str
@@ -155,23 +155,23 @@ class ClientWork:
         plan, differentiate = plan or self.plan, self.differentiate or self._backward
         trained = [self.flat, *companions]
         unwatched = adjust_gradient is None and self.differentiate is None
-        optimisers = [
+        optimizers = [
             make_optimizer(plan, flat.parameters, flat.gradient, in_gradient=unwatched) for flat in trained
         ]
         for flat in trained:
             flat.module.train()
         for batch in self.batches(plan=plan, purpose=purpose, samples=samples):
-            for optimiser in optimisers:
-                optimiser.clear()
+            for optimizer in optimizers:
+                optimizer.clear()
             value = differentiate(loss, batch)
             if adjust_gradient is not None:
                 adjust_gradient(self.flat.parameters, self.flat.gradient)
-            for optimiser in optimisers:
-                optimiser.step()
+            for optimizer in optimizers:
+                optimizer.step()
             self.meter(value, batch)
 
     def _backward(self, loss: Loss, batch: Batch) -> Tensor:
-        with self.prepare.computing(), blocked_maps():
+        with self.prepare.autocast(), blocked_maps():
             value = loss(batch)
         value.backward()
         return value
@@ -179,7 +179,7 @@ class ClientWork:
     def update(
         self, *, extras: dict[str, Tensor] | None = None, diagnostics: dict[str, Any] | None = None
     ) -> Update:
-        """Close the work: the module's present state and what goes with it."""
+        """Make the update: the module's current state and what is sent with it."""
         return Update(
             weights=self.flat.read(),
             samples=len(self.train),
@@ -192,7 +192,7 @@ class ClientWork:
 
 
 def _all_finite(values: Tensor) -> bool:
-    """Whether all numbers are finite: a finite sum shows it in one pass; else each is looked at."""
+    """Whether all numbers are finite; a finite sum shows it in one pass, otherwise each is checked."""
     return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
 
 
@@ -205,7 +205,7 @@ def reason_to_reject(update: Update, size: int) -> str | None:
     if not _all_finite(update.weights):
         return "its weights contain NaN or infinite numbers"
     if not all(_all_finite(value) for value in update.extras.values()):
-        return "what it sent beside its weights contains NaN or infinite numbers"
+        return "what it sent with its weights contains NaN or infinite numbers"
     return None
 
 

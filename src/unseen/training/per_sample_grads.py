@@ -1,4 +1,4 @@
-"""Every sample's own gradient, bounded, and their sum: the arithmetic of DP-SGD.
+"""Per-sample gradients, clipped and summed: the arithmetic of DP-SGD.
 
 A loss is asked for one sample at a time (vectorised), so that nothing a method's loss does with a batch can
 let one sample into the gradient of another.
@@ -20,11 +20,11 @@ from unseen.models import FlatState
 
 Loss = Callable[[Batch], Tensor]
 _NUMBERS_AT_ONCE = 2**26
-"""Gradients of so many numbers are held at a time: a quarter of a gigabyte."""
+"""How many gradient values are held at a time: a quarter of a gigabyte."""
 
 
 class _LossOf(nn.Module):
-    """A module with a loss that uses it, so that the loss can be computed with other parameters."""
+    """Module with a loss that uses it, so that the loss can be computed with other parameters."""
 
     def __init__(self, module: nn.Module, loss: Loss) -> None:
         super().__init__()
@@ -32,11 +32,11 @@ class _LossOf(nn.Module):
         self.loss = loss
 
     def forward(self, batch: Batch) -> Tensor:
-        """The loss of a batch of one."""
+        """Compute the loss of a batch of one."""
         return self.loss(Batch(*(part.unsqueeze(0) for part in batch)))
 
 
-def clipped_gradient_sum(flat: FlatState, loss: Loss, batch: Batch, *, bound: float) -> Tensor:
+def sum_clipped_gradients(flat: FlatState, loss: Loss, batch: Batch, *, bound: float) -> Tensor:
     """Put sum_i g_i min(1, bound / |g_i|) into the flat gradient; return the sum of the samples' losses.
 
     The norm runs over all trained parameters at once. An empty batch has the gradient 0, and so has a sample
@@ -60,7 +60,7 @@ def clipped_gradient_sum(flat: FlatState, loss: Loss, batch: Batch, *, bound: fl
 
 
 def gradients_of_samples(module: nn.Module, loss: Loss, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-    """Gradients (samples x shape) of every trained parameter by name, and the samples' losses."""
+    """Compute gradients (samples x shape) of every trained parameter by name, and the samples' losses."""
     whole = _LossOf(module, loss)
     prefix = "module."
     trained = {
@@ -78,7 +78,7 @@ def gradients_of_samples(module: nn.Module, loss: Loss, batch: Batch) -> tuple[d
 
 
 def _parts(batch: Batch, size: int) -> Iterator[Batch]:
-    """Cut a batch so that the gradients of a part's samples fit into memory."""
+    """Split a batch into parts whose per-sample gradients fit into memory."""
     at_once = max(1, _NUMBERS_AT_ONCE // max(size, 1))
     for start in range(0, len(batch.targets), at_once):
         yield Batch(*(part[start : start + at_once] for part in batch))

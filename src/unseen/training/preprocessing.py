@@ -1,4 +1,4 @@
-"""From samples to what a network eats: the order of batches, augmentation, normalisation."""
+"""Preprocessing: the order of batches, augmentation, normalization, and the precision of forward passes."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def batch_positions(
 
 _CPU = torch.device("cpu")
 PREPARED_AT_ONCE = 64
-"""Up to so many samples are prepared together: more would push the network's own data out of the cache."""
+"""How many samples are prepared together at most: more would push the network's data out of the cache."""
 
 
 @dataclass(frozen=True)
 class Preprocessor:
-    """Brings a raw batch to the device and into the form that networks eat.
+    """Brings a raw batch to the device and into the form that networks take.
 
     Augmentation happens only where a generator is given, that is in training.
     """
@@ -54,14 +54,14 @@ class Preprocessor:
     precision: Precision = "float32"
 
     def __call__(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
-        """Move, augment (in training) and normalise a batch."""
-        inputs = self._moved(batch.inputs)
+        """Move, augment (in training) and normalize a batch."""
+        inputs = self._to_device(batch.inputs)
         if generator is None or self.augmentation == "none" or inputs.ndim != 4 or not len(inputs):
             inputs = self.normalise(inputs)
         else:
             augment = AUGMENTATIONS[self.augmentation]
             inputs = self.normalise.finish(augment(self.normalise.scale(inputs), generator))
-        return Batch(inputs, self._moved(batch.targets), self._moved(batch.domains))
+        return Batch(inputs, self._to_device(batch.targets), self._to_device(batch.domains))
 
     def batches(
         self, samples: Samples, positions: Iterator[Tensor], generator: torch.Generator, *, at_once: int = 1
@@ -76,12 +76,12 @@ class Preprocessor:
             sizes = [len(part) for part in group]
             yield from map(Batch, *(values.split(sizes) for values in whole))
 
-    def computing(self) -> AbstractContextManager[object]:
-        """Surround forward passes with this, so that they compute in the chosen precision."""
-        return computing_in(self.precision, self.device)
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return a context in which forward passes compute in the chosen precision."""
+        return autocast_to(self.precision, self.device)
 
-    def _moved(self, values: Tensor) -> Tensor:
-        """Bring values to the device; to a GPU through page-locked memory, so that nobody waits for it."""
+    def _to_device(self, values: Tensor) -> Tensor:
+        """Copy values to the device; to a GPU asynchronously, through page-locked memory."""
         if self.device.type == "cuda":
             values = values.pin_memory()
         return values.to(self.device, non_blocking=True)
@@ -91,7 +91,7 @@ Precision = Literal["float32", "bfloat16"]
 PRECISIONS = get_args(Precision)
 
 
-def computing_in(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+def autocast_to(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
     """Let forward passes compute in `precision`: bfloat16 for products, float32 where it would hurt."""
     if precision == "float32":
         return nullcontext()
@@ -99,7 +99,7 @@ def computing_in(precision: Precision, device: torch.device) -> AbstractContextM
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """Refuse what is unknown, and bfloat16 where it only costs time."""
+    """Refuse an unknown precision, and bfloat16 where it is slower."""
     if precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
     if precision == "bfloat16" and device.type == "cpu":

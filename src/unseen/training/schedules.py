@@ -68,7 +68,7 @@ class Cosine(Schedule):
 @SCHEDULES.register("exponential")
 @dataclass(frozen=True)
 class Exponential(Schedule):
-    """Is multiplied by `gamma` after every round."""
+    """Multiplies the learning rate by `gamma` after every round."""
 
     gamma: float = setting(0.95, "factor per round, above 0 and at most 1")
 
@@ -83,7 +83,7 @@ class Exponential(Schedule):
 @SCHEDULES.register("step")
 @dataclass(frozen=True)
 class Step(Schedule):
-    """Is multiplied by `gamma` after every `every` rounds."""
+    """Multiplies the learning rate by `gamma` after every `every` rounds."""
 
     every: int = setting(10, "number of rounds between two drops")
     gamma: float = setting(0.1, "factor of each drop, above 0 and at most 1")

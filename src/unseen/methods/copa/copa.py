@@ -1,4 +1,4 @@
-"""COPA: one extractor for all, one classifier a domain; features must serve the others' classifiers too.
+"""COPA: one extractor, one classifier per domain; features must serve the other domains' classifiers too.
 
 What is deployed is the common extractor with all classifiers answering together. See docs/methods/copa.md.
 """
@@ -46,7 +46,7 @@ class COPASettings(Settings):
 
 @register
 class COPA(Method[COPASettings]):
-    """Collaborative optimization and aggregation, without its hybrid batch-instance normalisation.
+    """Collaborative optimization and aggregation, without its hybrid batch-instance normalization.
 
     A client of domain k trains the extractor F and its classifier C_k on
     L(C_k(F(x)), y) + strength * sum_{j != k} L(C_j(F(x)), y) with every C_j frozen as it arrived. The server
@@ -71,11 +71,11 @@ class COPA(Method[COPASettings]):
     beyond_losses = "it sends how many samples it has of every domain"
 
     def build_for(self, network: Network, *, sources: Sequence[str], seed: int) -> nn.Module:
-        """Give the network one classifier a source domain, in the order of their names."""
+        """Give the network one classifier per source domain, in the order of their names."""
         return with_heads(network, sorted(sources), average=self.settings.ensemble)
 
     def client(self, work: ClientWork) -> Update:
-        """Train the extractor and the own classifier; the other classifiers only judge."""
+        """Train the extractor and the domain's own classifier; the other classifiers are frozen."""
         loss = _CollaborativeLoss(work, strength=self.settings.strength)
         work.fit(loss)
         counts = loss.places[work.train.domains].bincount(minlength=len(loss.ensemble.domains))
@@ -101,7 +101,7 @@ class COPA(Method[COPASettings]):
 
 
 class _CollaborativeLoss:
-    """A client's loss on a batch, and a record of its two parts.
+    """Loss of a client on a batch, with running means of its two terms.
 
     places  the position of every domain of the data in the ensemble
     """
@@ -130,7 +130,7 @@ class _CollaborativeLoss:
 
 
 def _spread(weights: Tensor, heads: list[list[slice]]) -> float:
-    """How far classifiers lie from their mean, in units of its length: 0 if all are the same."""
+    """Compute the mean distance of classifiers from their mean, relative to its norm: 0 if all are equal."""
     rows = torch.stack([torch.cat([weights[place] for place in places]) for places in heads]).double()
     middle = rows.mean(dim=0)
     return float((rows - middle).norm(dim=1).mean() / middle.norm().clamp_min(torch.finfo().tiny))

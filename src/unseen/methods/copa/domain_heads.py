@@ -1,4 +1,4 @@
-"""COPA's classifiers: one for every source domain on a common extractor, and their joint answer."""
+"""Classifiers of COPA: one per source domain on a common extractor, and their ensemble prediction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLACE = "head.of_domain."
 
 
 class HeadEnsemble(nn.Module):
-    """Stands where a network has its linear head: takes features, gives the answer of all classifiers.
+    """Ensemble of classifiers in place of a network's linear head.
 
     domains  whose classifiers `of_domain` holds, in the same order
     average  probabilities: the answer is log(mean_k softmax(z_k)), whose softmax is that mean; logits: it is
@@ -32,14 +32,14 @@ class HeadEnsemble(nn.Module):
         self.of_domain = nn.ModuleList(copy.deepcopy(head) for _ in domains)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Answer for all classifiers together."""
+        """Predict with all classifiers together."""
         answers = torch.stack([head(features) for head in self.of_domain])
         if self.average == "logits" or self.out_features == 1:
             return answers.mean(dim=0)
         return answers.log_softmax(dim=-1).logsumexp(dim=0) - math.log(len(self.domains))
 
     def own(self, features: Tensor, domains: Tensor) -> Tensor:
-        """Answer every sample with the classifier of its own domain (a position in `domains`)."""
+        """Predict every sample with the classifier of its domain (a position in `domains`)."""
         present = domains.unique().tolist()
         if len(present) == 1:
             return cast(Tensor, self.of_domain[present[0]](features))
@@ -48,7 +48,7 @@ class HeadEnsemble(nn.Module):
 
 
 class FrozenHeads:
-    """All classifiers as they are now: constants, whatever training does to the originals."""
+    """Frozen copies of all classifiers, unaffected by training."""
 
     def __init__(self, ensemble: HeadEnsemble) -> None:
         heads = [cast(nn.Linear, head) for head in ensemble.of_domain]
@@ -57,26 +57,26 @@ class FrozenHeads:
         self.bias = torch.cat([head.bias.detach() for head in heads])
 
     def others(self, features: Tensor, domains: Tensor) -> Tensor:
-        """Answers of the classifiers of all other domains, a sample's together: (n * (K - 1) x outputs)."""
+        """Predict with the classifiers of all other domains, sample by sample: (n * (K - 1) x outputs)."""
         answers = F.linear(features, self.weight, self.bias).view(len(features), self.count, -1)
         everyone = torch.arange(self.count, device=domains.device)
         return answers[everyone[None] != domains[:, None]]
 
 
 def with_heads(network: Network, domains: Sequence[str], *, average: Average) -> Network:
-    """A copy of the network with one classifier a domain; each starts as the network's own head."""
+    """Copy the network with one classifier per domain; each starts as the network's own head."""
     copied = copy.deepcopy(network)
     copied.head = cast(nn.Linear, HeadEnsemble(network.head, domains, average=average))
     return copied
 
 
 def ensemble_of(network: nn.Module) -> HeadEnsemble:
-    """The classifiers of a network made by `with_heads`."""
+    """Return the classifiers of a network made by `with_heads`."""
     return cast(HeadEnsemble, cast(Network, network).head)
 
 
 def head_places(layout: Layout) -> dict[int, list[slice]]:
-    """Where in a flat state each domain's classifier lies."""
+    """Find the slices of each domain's classifier in a flat state."""
     places: dict[int, list[slice]] = {}
     for entry in layout.entries:
         if entry.name.startswith(_PLACE):

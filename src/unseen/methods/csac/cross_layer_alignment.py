@@ -15,7 +15,7 @@ from unseen.training.losses.mmd import pairwise_mmd, pairwise_mse
 
 
 class AlignmentLoss:
-    """L_AL between the fused model, which is trained, and the frozen partner; counts what it did.
+    """L_AL between the fused model, which is trained, and the frozen partner, with its running means.
 
     partner      the client's own model, in evaluation mode; it gets no gradients and no updates
     projections  bring both models' maps to one size; None if only outputs are aligned
@@ -28,7 +28,7 @@ class AlignmentLoss:
         self._weights_sum = torch.zeros(())
 
     def __call__(self, inputs: Tensor, fused: Output) -> Tensor:
-        """The loss on a batch, given the fused model's outputs for it."""
+        """Compute the loss on a batch, given the fused model's outputs for it."""
         with torch.no_grad():
             local = self.partner.full(inputs)
         loss = torch.zeros((), device=inputs.device)
@@ -41,7 +41,7 @@ class AlignmentLoss:
         return loss
 
     def diagnostics(self) -> dict[str, Any]:
-        """Means over the round: the loss, and the weight of every pair (fused layer, local layer)."""
+        """Return means over the round: the loss, and the weight of every pair (fused layer, local layer)."""
         samples = max(self._samples, 1)
         found: dict[str, Any] = {"alignment_loss": float(self._loss_sum) / samples}
         if self.projections is not None:
@@ -50,7 +50,7 @@ class AlignmentLoss:
         return found
 
     def _maps_term(self, projections: Projections, fused: Output, local: Output) -> Tensor:
-        """Eq. 6: sum over l and m of a_{l,m} D(M_l', L_m')."""
+        """Compute eq. 6: the sum over l and m of a_{l,m} D(M_l', L_m')."""
         maps, partner_maps = projections(tapped_maps(fused), tapped_maps(local))
         with torch.set_grad_enabled(self.settings.attention_gradient):
             weights = pair_weights(self.settings, projections, maps, partner_maps)
@@ -62,7 +62,7 @@ class AlignmentLoss:
 
 
 def pair_weights(settings: CSACSettings, projections: Projections, fused: Tensor, local: Tensor) -> Tensor:
-    """The matrix a_{l,m}: every fused layer shares out a weight of one.
+    """Compute the matrix a_{l,m}, in which every fused layer distributes a total weight of one.
 
     Cross-layer: eq. 9, the mean of the position-wise (eq. 7) and the channel-wise (eq. 8) weights, or one of
     them, or without attention 1/|R| for all alike. Same-layer: all of it to the layer of the same place.

@@ -78,7 +78,7 @@ class CSAC(Method[CSACSettings]):
         return layerwise_weighted_sum(updates.rows, weights, layout=updates.layout, grouping=settings.layer)
 
     def _acquire(self, work: ClientWork) -> Update:
-        """Train on the own data alone, with label smoothing (eq. 2), and keep the result."""
+        """Train on the client's own data, with label smoothing (eq. 2), and keep the result."""
         settings = self.settings
         plan = replace(
             work.plan,
@@ -141,12 +141,12 @@ class CSAC(Method[CSACSettings]):
 
 
 def frozen_partner(work: ClientWork) -> Network:
-    """The client's own model, frozen."""
+    """Return the client's own model, frozen."""
     return frozen_copy(work, work.state[LOCAL_MODEL])
 
 
 @torch.no_grad()
 def tap_shapes(work: ClientWork, network: Network) -> list[Size]:
-    """Shapes of the tapped maps (channels, height, width), from one sample."""
+    """Find the shapes of the tapped maps (channels, height, width), from one sample."""
     sample = work.prepare(work.train.gather(torch.tensor([0])))
     return [maps.shape[1:] for maps in tapped_maps(network.full(sample.inputs))]

@@ -82,7 +82,7 @@ class CSACSettings(Settings):
         return self.aligns_maps or self.aligns_logits
 
     def _refuse_idle(self) -> None:
-        """Refuse settings that others have put out of action, rather than run without them in silence."""
+        """Refuse settings that other settings make ineffective, rather than ignore them silently."""
         changed = [
             name
             for name in ("attention", "attention_gradient", "query_key")

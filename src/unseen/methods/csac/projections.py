@@ -1,4 +1,4 @@
-"""CSAC's projections (eq. 5): one convolution a tapped layer and side brings all maps to one size."""
+"""CSAC's projections (eq. 5): one convolution per tapped layer and model brings all maps to one size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Geometry(NamedTuple):
 
 
 def geometry(maps: Sequence[int], target: Sequence[int]) -> Geometry:
-    """The convolution that brings maps of one size (height, width) to a smaller or equal one exactly.
+    """Choose the convolution that brings maps of one size (height, width) to a smaller or equal one exactly.
 
     Along each side stride = size // target and kernel = size - (target - 1) * stride, so that the windows
     cover every pixel: 28 -> 7 gives 4x4 windows 4 apart, 12 -> 4 gives 3x3 windows 3 apart.
@@ -32,12 +32,12 @@ def geometry(maps: Sequence[int], target: Sequence[int]) -> Geometry:
 
 
 def tapped_maps(output: Output) -> tuple[Tensor, ...]:
-    """The maps of the tapped layers; of a network without taps the features, as maps of one pixel."""
+    """Return the maps of the tapped layers; without taps the features, as maps of one pixel."""
     return output.taps or (output.features[:, :, None, None],)
 
 
 class Projections(nn.Module):
-    """Both sides' convolutions, and the 1x1 queries and keys if the position-wise map is to have them.
+    """Both sides' convolutions, and the 1x1 queries and keys if the position-wise map uses them.
 
     The common size is that of the last tapped layer (of the smallest, should that be another one).
     """
@@ -56,7 +56,7 @@ class Projections(nn.Module):
         return _apply(self.fused, fused).flatten(3), _apply(self.local, local).flatten(3)
 
     def queried(self, fused: Tensor, local: Tensor) -> tuple[Tensor, Tensor]:
-        """What the position-wise map compares: queries and keys, or the projected maps as they are."""
+        """Return what the position-wise map compares: queries and keys, or the projected maps themselves."""
         if not self.queries:
             return fused, local
         queries = _apply(self.queries, fused[..., None])

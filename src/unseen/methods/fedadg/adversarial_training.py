@@ -1,5 +1,9 @@
-"""FedADG's adversarial losses (equations 2 to 4) on the discriminator's scores.
+"""One client's round of FedADG: E0 epochs of classification, then E1 of alternating updates (algorithm 1).
 
+Three modules are trained, each with its own loss and optimizer: the network (F and C), the discriminator and
+the generator. A backward pass fills the gradient of the module in question only.
+
+The adversarial losses (equations 2 to 4) are functions of the discriminator's scores.
 A score is the probability that a feature was generated: generated features are the positives,
 extracted ones the negatives.
 """
@@ -28,7 +32,7 @@ from unseen.training.optimizers import make_optimizer
 def discriminator_loss(
     extracted: Tensor, generated: Tensor, *, form: Literal["equation-2", "least-squares"]
 ) -> Tensor:
-    """L_adv_d, equation 2: -E(1 - D(h|y))^2 - E D(h'|y)^2, or the least squares of the released code.
+    """Compute L_adv_d, equation 2: -E(1 - D(h|y))^2 - E D(h'|y)^2, or the least squares of the released code.
 
     Both are least where extracted features score 0 and generated ones 1; their slopes differ.
     """
@@ -38,17 +42,17 @@ def discriminator_loss(
 
 
 def extractor_loss(extracted: Tensor) -> Tensor:
-    """L_adv_f, equation 3: E(1 - D(h|y))^2, least where extracted features pass for generated ones."""
+    """Compute L_adv_f, equation 3: E(1 - D(h|y))^2, least where extracted features score as generated."""
     return (1 - extracted).square().mean()
 
 
 def generator_loss(generated: Tensor, *, goal: Literal["recognised", "mistaken"]) -> Tensor:
-    """L_adv_g, equation 4: E(1 - D(h'|y))^2; `mistaken` is the released code's E D(h'|y)^2."""
+    """Compute L_adv_g, equation 4: E(1 - D(h'|y))^2; `mistaken` is the released code's E D(h'|y)^2."""
     return generated.square().mean() if goal == "mistaken" else (1 - generated).square().mean()
 
 
 class Part:
-    """The parameters under one prefix of a flat state, with an optimiser of their own."""
+    """Parameters under one prefix of a flat state, with their own optimizer."""
 
     def __init__(
         self, flat: FlatState, plan: LocalTrainingConfig, *, prefix: str = "", lr: float = 1.0
@@ -65,19 +69,19 @@ class Part:
             for name, parameter in flat.module.named_parameters()
             if name.startswith(prefix) and parameter.requires_grad
         ]
-        self._optimiser = make_optimizer(
+        self._optimizer = make_optimizer(
             replace(plan, lr=plan.lr * lr), flat.parameters[place], self.gradient
         )
 
     def minimise(self, loss: Tensor) -> None:
         """Take one step on `loss`, whatever else it depends on."""
-        self._optimiser.clear()
+        self._optimizer.clear()
         loss.backward(inputs=self.trained)
-        self._optimiser.step()
+        self._optimizer.step()
 
 
 class LocalTraining:
-    """A client's three parts and the steps of algorithm 1.
+    """Local training of a client: three modules and the steps of algorithm 1.
 
     discriminator  the client's own, bound to a flat state; None where nothing is aligned
     """
@@ -121,7 +125,7 @@ class LocalTraining:
                     self.adversarial_step(batch, self.discriminator.module)
 
     def means(self) -> dict[str, float]:
-        """Means over the samples of the adversarial phase: losses and the discriminator's scores."""
+        """Return means over the adversarial phase: losses and the discriminator's scores."""
         return {name: self._sums[name] / self._counts[name] for name in self._sums}
 
     def classification_step(self, batch: Batch) -> None:
@@ -131,7 +135,7 @@ class LocalTraining:
         self.work.meter(loss, batch)
 
     def adversarial_step(self, batch: Batch, discriminator: nn.Module) -> None:
-        """Steps c5 to c8: F and C, then D, then G, each against what the others have become."""
+        """Steps c5 to c8: F and C, then D, then G, each against the others as updated."""
         labels = self.labels(batch)
         self.extractor_step(batch, labels, discriminator)
         generated = self.reference(labels)
@@ -155,7 +159,7 @@ class LocalTraining:
         self, batch: Batch, labels: Tensor, generated: Tensor, discriminator: nn.Module
     ) -> None:
         """Step c7: D minimises L_adv_d (equation 2) on features of the extractor as c5 left it."""
-        with torch.no_grad(), running_statistics_kept(self.shared.network):
+        with torch.no_grad(), keep_running_statistics(self.shared.network):
             extracted = self.shared.network.features(batch.inputs)
         on_extracted, on_generated = discriminator(extracted, labels), discriminator(generated, labels)
         loss = discriminator_loss(on_extracted, on_generated, form=self.settings.discriminator_loss)
@@ -171,13 +175,13 @@ class LocalTraining:
         self._note("generator_loss", loss, len(labels))
 
     def labels(self, batch: Batch) -> Tensor:
-        """One-hot labels, or no columns at all where alignment is not class-wise."""
+        """Encode labels one-hot, or as no columns where alignment is not class-wise."""
         if not self.settings.one_hot:
             return batch.inputs.new_empty(len(batch.targets), 0)
         return F.one_hot(batch.targets, self.shared.network.head.out_features).to(batch.inputs.dtype)
 
     def reference(self, labels: Tensor) -> Tensor:
-        """Step c6: noise, uniform on [0, 1), through the generator; or a draw of a fixed distribution."""
+        """Step c6: generate features from uniform noise, or draw from a fixed distribution."""
         if self.shared.generator is None:
             width = self.shared.network.feature_size
             return draw_fixed_reference(
@@ -197,8 +201,8 @@ class LocalTraining:
 
 
 @contextmanager
-def running_statistics_kept(network: nn.Module) -> Iterator[None]:
-    """Let batch norms use a batch's own statistics without counting it a second time.
+def keep_running_statistics(network: nn.Module) -> Iterator[None]:
+    """Let batch norms use the batch's statistics without updating running statistics a second time.
 
     The discriminator must see features made the way the extractor's loss sees them (training mode), yet
     the pass that makes them for it is the second one of the same batch.

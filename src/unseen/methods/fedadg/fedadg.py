@@ -27,7 +27,7 @@ from unseen.seeding import global_torch_seed
 from unseen.training import ClientWork, Update
 
 _DISCRIMINATOR = "discriminator"
-"""Key of a client's memory: the whole state of its discriminator, projection included."""
+"""Key in a client's state: the weights of its discriminator, projection included."""
 
 
 @register
@@ -35,7 +35,7 @@ class FedADG(Method[FedADGSettings]):
     """Federated adversarial domain generalization (algorithm 1 of the paper).
 
     F is the network up to its features, C its head; both and the generator G are averaged with equal
-    weights, the discriminator D is the client's memory. Deployed are F and C.
+    weights, the discriminator D is part of the client's state. Deployed are F and C.
     """
 
     name = "fedadg"
@@ -54,7 +54,7 @@ class FedADG(Method[FedADGSettings]):
 
     @property
     def weighting(self) -> Weighting:
-        """All clients alike (step s3)."""
+        """Equal weights for all clients (step s3)."""
         return "uniform"
 
     def build(self, network: Network, *, seed: int) -> nn.Module:
@@ -66,11 +66,11 @@ class FedADG(Method[FedADGSettings]):
             return SharedParts(network, make_generator(network, self.settings))
 
     def deployed(self, module: nn.Module) -> Network:
-        """F and C."""
+        """Return F and C."""
         return cast(SharedParts, module).network
 
     def client(self, work: ClientWork) -> Update:
-        """Train F, C and G against the client's own discriminator, which goes on where it stood."""
+        """Train F, C and G against the client's own discriminator, which continues from its last round."""
         shared = cast(SharedParts, work.module)
         discriminator = self._discriminator(work, shared.network)
         training = LocalTraining(work, self.settings, shared=shared, discriminator=discriminator)
@@ -80,11 +80,11 @@ class FedADG(Method[FedADGSettings]):
         return work.update(diagnostics=training.means())
 
     def server(self, work: ServerWork) -> Tensor:
-        """Average F, C and G over the clients, all alike (step s3)."""
+        """Average F, C and G over the clients with equal weights (step s3)."""
         return work.updates.mean(torch.ones_like(work.updates.samples))
 
     def _discriminator(self, work: ClientWork, network: Network) -> FlatState | None:
-        """The client's discriminator as it was left last round, or a fresh one of its own."""
+        """Load the client's discriminator from its state, or make a new one in its first round."""
         if self.settings.reference == "none":
             return None
         if self.settings.one_hot and not work.train.task_type.has_classes:

@@ -1,4 +1,4 @@
-"""FedADG's networks: the generator that is shared, the discriminator that never leaves its client."""
+"""Networks of FedADG: the generator is shared, the discriminator never leaves its client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unseen.models import Network
 
 
 class Generator(nn.Module):
-    """G: noise and label to a feature, through two fully connected layers as wide as the feature."""
+    """Generator G: maps noise and label to a feature by two fully connected layers of its width."""
 
     def __init__(self, *, feature: int, noise: int, labels: int, output: Literal["relu", "linear"]) -> None:
         super().__init__()
@@ -24,15 +24,15 @@ class Generator(nn.Module):
         self.rectify = output == "relu"
 
     def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
-        """Generate one feature a row."""
+        """Generate one feature per row."""
         features: Tensor = self.output(F.relu(self.hidden(torch.cat([noise, labels], dim=1))))
         return F.relu(features) if self.rectify else features
 
 
 class Discriminator(nn.Module):
-    """D: the probability that a feature was generated, given its label.
+    """Discriminator D: gives the probability that a feature was generated, given its label.
 
-    A random projection stands before its two layers (feature-wide, then 1). It is a buffer: drawn once,
+    A random projection precedes its two layers (feature-wide, then 1). It is a buffer: drawn once,
     kept with the discriminator, trained by nothing. Its entries keep squared lengths in expectation.
     """
 
@@ -46,14 +46,14 @@ class Discriminator(nn.Module):
         self.output = nn.Linear(feature, 1)
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Score one feature a row, in (0, 1)."""
+        """Score one feature per row, in (0, 1)."""
         seen = features if self.projection is None else features @ self.projection
         score: Tensor = self.output(F.relu(self.hidden(torch.cat([seen, labels], dim=1))))
         return score.sigmoid().squeeze(1)
 
 
 class SharedParts(nn.Module):
-    """What travels: the network (F and C) and, unless the reference is fixed, the generator."""
+    """Module that clients exchange: network (F and C) and generator, unless the reference is fixed."""
 
     def __init__(self, network: Network, generator: Generator | None) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class SharedParts(nn.Module):
         self.generator = generator
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits of the network, which is what will be deployed."""
+        """Return the logits of the network that will be deployed."""
         logits: Tensor = self.network(inputs)
         return logits
 
@@ -86,7 +86,7 @@ def make_discriminator(network: Network, settings: FedADGSettings) -> Discrimina
 
 
 def projected_size(network: Network, settings: FedADGSettings) -> int | None:
-    """d2, which the paper wants below the feature's d1; None without projection."""
+    """Choose d2, which the paper wants below the feature's d1; None without projection."""
     if not settings.projection:
         return None
     width = network.feature_size

@@ -1,4 +1,4 @@
-"""FedADG's settings, and how they share out a client's epochs and the weights of its two losses."""
+"""FedADG's settings, and how they divide a client's epochs and weigh its two losses."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ class FedADGSettings(Settings):
 
     @property
     def loss_weights(self) -> tuple[float, float]:
-        """(lambda0, lambda1) of equation 5."""
+        """Weights (lambda0, lambda1) of equation 5."""
         rest = self.classification_weight
         return self.adversarial_weight, 1 - self.adversarial_weight if rest is None else rest
 
     def epochs(self, plan: LocalTrainingConfig) -> Epochs:
-        """Share out the local epochs: 10 become 3 + 7 as in the paper, 5 become 2 + 3, 1 becomes 0 + 1."""
+        """Divide the local epochs: 10 become 3 + 7 as in the paper, 5 become 2 + 3, 1 becomes 0 + 1."""
         warm_up, adversarial = self.warm_up_epochs, self.adversarial_epochs
         if warm_up is None:
             warm_up = (

@@ -112,7 +112,7 @@ class FedDG(Method[FedDGSettings]):
 
 
 class _EpisodicLoss:
-    """A client's loss on a batch, and a record of its parts and of how much mixing changed the images."""
+    """Loss of a client on a batch, with running means of its terms and of how much mixing changed images."""
 
     def __init__(self, work: ClientWork, settings: FedDGSettings) -> None:
         self.work, self.settings = work, settings
@@ -149,7 +149,7 @@ class _EpisodicLoss:
 
     @torch.no_grad()
     def _mixed(self, inputs: Tensor) -> Tensor:
-        """The batch with other clients' amplitudes mixed in.
+        """Mix other clients' amplitudes into a batch.
 
         That happens on the scale of pixels: the mean of a normalised image may be negative, and to mix
         amplitudes of means of different sign is to mix up dark and bright.

@@ -1,4 +1,4 @@
-"""What FedSR, FedL2R and FedCMI have in common: the client's loss, and averaging."""
+"""FedSR and its two halves, FedL2R and FedCMI: a short representation that tells little beyond the class."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FEDSR_PAPER = Paper(
 )
 REFERENCE_SENT = "reference distributions of the classes"
 _REFERENCE = "reference"
-"""Key of a client's memory: its own reference, where that is not shared."""
+"""Key in a client's state: its own reference distribution, where that is not shared."""
 
 
 class RepresentationMethod(Method[R]):
@@ -53,7 +53,7 @@ class RepresentationMethod(Method[R]):
 
     @property
     def objective(self) -> Objective:
-        """The terms that the method's settings know; the others are off."""
+        """Terms that the method's settings define; the others are off."""
         return Objective(**{"probabilistic": self.probabilistic, **vars(self.settings)})
 
     def build(self, network: Network, *, seed: int) -> nn.Module:
@@ -61,11 +61,11 @@ class RepresentationMethod(Method[R]):
         return join_parts(network, self.objective, seed=seed)
 
     def deployed(self, module: nn.Module) -> Network:
-        """The network: it predicts from the mean of the representation, without a draw."""
+        """Return the network, which predicts from the mean of the representation without sampling."""
         return cast(RepresentationParts, module).network
 
     def client(self, work: ClientWork) -> Update:
-        """Train on one draw of the representation a sample."""
+        """Train on one drawn representation per sample."""
         if self.objective.cmi_weight and not work.train.task_type.has_classes:
             raise UsageError(
                 f"{self.name} holds representations to a reference of their class and a regression has no "
@@ -78,12 +78,12 @@ class RepresentationMethod(Method[R]):
         return work.update(diagnostics=local.diagnostics())
 
     def server(self, work: ServerWork) -> Tensor:
-        """Average networks, spread layers and references alike."""
+        """Average networks, std layers and references."""
         return work.updates.mean(client_weights(work.updates.samples, self.objective.weighting))
 
 
 class _LocalLoss:
-    """A client's loss on a batch, and a record of what its parts came to.
+    """Loss of a client on a batch, with the running means of its terms.
 
     own_reference  the client's own, bound to a flat state, where references are not shared
     """
@@ -101,23 +101,23 @@ class _LocalLoss:
         self.means = RunningMeans()
 
     def __call__(self, batch: Batch) -> Tensor:
-        z, mean, deviation = self.parts.represent(batch.inputs, noise=self.noise)
+        z, mean, std = self.parts.represent(batch.inputs, noise=self.noise)
         loss = self.work.task_loss(self.parts.network.head(z), batch.targets)
         if self.objective.l2r_weight:
             length = representation_length(z, squared=self.objective.squared)
             loss = loss + self.objective.l2r_weight * length
             self.means.add("l2r_term", length, samples=len(z))
-        if deviation is None:
+        if std is None:
             return loss
-        self.means.add("mean_deviation", deviation.mean(), samples=len(z))
+        self.means.add("mean_deviation", std.mean(), samples=len(z))
         if self.reference is not None:
-            divergence = self.reference(mean, deviation, batch.targets)
+            divergence = self.reference(mean, std, batch.targets)
             loss = loss + self.objective.cmi_weight * divergence
             self.means.add("cmi_term", divergence, samples=len(z))
         return loss
 
     def diagnostics(self) -> dict[str, float]:
-        """Means over the round of the terms before their weights, and the factor C as it is now."""
+        """Return the means over the round of the unweighted terms, and the current factor C."""
         found = self.means.result()
         if self.reference is not None and self.reference.scale is not None:
             found["reference_scale"] = self.reference.scale.item()
@@ -129,7 +129,7 @@ class FedSR(RepresentationMethod[FedSRSettings]):
     """Task loss + alpha_L2R E||z|| + alpha_CMI E KL(p(z|x) || r(z|y)), z ~ p(z|x) = N(mu(x), sigma(x)^2).
 
     `squared` takes E||z||^2, as the paper writes it. The last term bounds the conditional mutual information
-    I(x, z | y) from above; r is a Gaussian a class.
+    I(x, z | y) from above; r is one Gaussian per class.
     """
 
     name = "fedsr"

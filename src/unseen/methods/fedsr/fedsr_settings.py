@@ -1,4 +1,4 @@
-"""Settings of FedSR and of its two halves, FedL2R and FedCMI, and what they come to."""
+"""Settings of FedSR and of its two halves, FedL2R and FedCMI, and the objective they define."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Holder = Literal["shared", "local"]
 
 @dataclass(frozen=True)
 class RepresentationSettings(Settings):
-    """What all three methods can be told."""
+    """Settings that all three methods share."""
 
     bottleneck: bool = setting(
         False,
@@ -77,7 +77,7 @@ class FedSRSettings(FedL2RSettings, FedCMISettings):
 
 @dataclass(frozen=True)
 class Objective:
-    """The settings of any of the three methods, what it lacks switched off."""
+    """Loss of any of the three methods: its settings, with the terms it lacks switched off."""
 
     probabilistic: bool
     bottleneck: bool

@@ -1,4 +1,4 @@
-"""FedSR's representation, the class-conditional reference it is held to, and its two regularisers."""
+"""FedSR's representation, the class-conditional reference it is held to, and its two regularizers."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from unseen.methods.fedsr.fedsr_settings import Objective
 from unseen.models import Network
 from unseen.seeding import global_torch_seed
 
-_SMALLEST_DEVIATION = 1e-6
-"""Added to every deviation, so that its logarithm stays finite."""
+_SMALLEST_STD = 1e-6
+"""Added to every std, so that its logarithm stays finite."""
 
 
 class Representation(NamedTuple):
-    """z of a batch: what the head sees, and the distribution it was drawn from.
+    """Representation z of a batch, which the head sees, and the distribution it was drawn from.
 
-    deviation  None where z is the mean itself
+    std  None where z is the mean itself
     """
 
     z: Tensor
     mean: Tensor
-    deviation: Tensor | None
+    std: Tensor | None
 
 
 class ClassReference(nn.Module):
-    """r(z|y): a Gaussian with diagonal covariance for every class, learnt along with the model.
+    """Reference r(z|y): one Gaussian with diagonal covariance per class, learnt along with the model.
 
-    The released code's starting point: means 0, deviations softplus(1), factor C = 1.
+    The released code's starting point: means 0, stds softplus(1), factor C = 1.
     """
 
     def __init__(self, classes: int, size: int, *, scale: bool) -> None:
@@ -40,20 +40,20 @@ class ClassReference(nn.Module):
         self.raw_deviation = nn.Parameter(torch.ones(classes, size))
         self.scale = nn.Parameter(torch.ones(())) if scale else None
 
-    def forward(self, mean: Tensor, deviation: Tensor, targets: Tensor) -> Tensor:
-        """KL(p(z|x) || r(z|y)), the mean over the batch, with C z in the place of z where C is learnt.
+    def forward(self, mean: Tensor, std: Tensor, targets: Tensor) -> Tensor:
+        """Compute KL(p(z|x) || r(z|y)), the mean over the batch, with C z in place of z where C is learnt.
 
-        C z has the deviation |C| sigma: a C that turns negative has a divergence like any other.
+        C z has the std |C| sigma: a C that turns negative has a divergence like any other.
         """
         if self.scale is not None:
-            mean, deviation = self.scale * mean, self.scale.abs() * deviation
+            mean, std = self.scale * mean, self.scale.abs() * std
         return gaussian_divergence(
-            mean, deviation, self.mean[targets], positive(self.raw_deviation)[targets]
+            mean, std, self.mean[targets], positive(self.raw_deviation)[targets]
         ).mean()
 
 
 class RepresentationParts(nn.Module):
-    """What travels: the network, the layer that gives deviations, and the reference if it is shared."""
+    """Module that clients exchange: the network, the std layer, and the reference if it is shared."""
 
     def __init__(
         self, network: Network, *, spread: nn.Linear | None, reference: ClassReference | None
@@ -64,22 +64,22 @@ class RepresentationParts(nn.Module):
         self.reference = reference
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits of the network on the mean representation, which is what will be deployed."""
+        """Return the logits on the mean representation, as the deployed network does."""
         logits: Tensor = self.network(inputs)
         return logits
 
     def represent(self, inputs: Tensor, *, noise: torch.Generator) -> Representation:
-        """One draw of z = mu(x) + sigma(x) * noise a sample; mu(x) itself where nothing is drawn."""
+        """Draw z = mu(x) + sigma(x) * noise once per sample; z is mu(x) where nothing is drawn."""
         mean = self.network.features(inputs)
         if self.spread is None:
             return Representation(mean, mean, None)
-        deviation = positive(self.spread(mean))
+        std = positive(self.spread(mean))
         drawn = torch.randn(mean.shape, generator=noise).to(mean.device)
-        return Representation(mean + deviation * drawn, mean, deviation)
+        return Representation(mean + std * drawn, mean, std)
 
 
 def join_parts(network: Network, objective: Objective, *, seed: int) -> RepresentationParts:
-    """Give a network what its objective needs; new layers are drawn from the seed."""
+    """Add the layers that the objective needs to a network; they are initialized from the seed."""
     size = network.feature_size
     with global_torch_seed(seed, "fedsr: representation"):
         if objective.bottleneck:
@@ -97,20 +97,18 @@ def make_reference(network: Network, objective: Objective) -> ClassReference:
 
 
 def representation_length(z: Tensor, *, squared: bool) -> Tensor:
-    """The L2R term: the mean of ||z||^2, or of ||z|| as in the released code."""
+    """Compute the L2R term: the mean of ||z||^2, or of ||z|| as in the released code."""
     lengths = z.square().sum(1) if squared else z.norm(dim=1)
     return lengths.mean()
 
 
-def gaussian_divergence(
-    mean: Tensor, deviation: Tensor, other_mean: Tensor, other_deviation: Tensor
-) -> Tensor:
-    """KL(N(mean, deviation^2) || N(other_mean, other_deviation^2)) of every row, diagonal covariances."""
-    ratio = deviation / other_deviation
-    shift = (mean - other_mean) / other_deviation
+def gaussian_divergence(mean: Tensor, std: Tensor, other_mean: Tensor, other_std: Tensor) -> Tensor:
+    """Compute KL(N(mean, std^2) || N(other_mean, other_std^2)) of every row, with diagonal covariances."""
+    ratio = std / other_std
+    shift = (mean - other_mean) / other_std
     return ((ratio.square() + shift.square() - 1) / 2 - ratio.log()).sum(1)
 
 
 def positive(raw: Tensor) -> Tensor:
-    """Deviations from unbounded numbers."""
-    return F.softplus(raw) + _SMALLEST_DEVIATION
+    """Map unbounded numbers to stds."""
+    return F.softplus(raw) + _SMALLEST_STD

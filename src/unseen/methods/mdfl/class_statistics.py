@@ -1,4 +1,7 @@
-"""What an MDFL client tells of its features: their sum and number for every (domain, class) pair it holds."""
+"""Class statistics of MDFL: feature sums and counts per (domain, class) pair, sent by clients to the server.
+
+The server keeps a table of the pairs' means, and describes from it how transferable classes are.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ def renew_table(state: MutableMapping[str, Tensor], sums: Tensor, counts: Tensor
 
 
 def transferability(means: Tensor, counts: Tensor) -> dict[str, Any]:
-    """Describe how near the pairs lie to one another (equation 1 with the mean feature in the place of z).
+    """Describe the distances between pairs (equation 1 with the mean feature in place of z).
 
     `alignment` is the mean distance between domains of one class over that between classes: it falls
     when classes draw together across domains, whatever the scale of the features.

@@ -94,7 +94,7 @@ class MDFL(Method[MDFLSettings]):
         return {key: state[key] for key in (MEANS, COUNTS) if key in state}
 
     def client(self, work: ClientWork) -> Update:
-        """Train on both losses, and send the class sums of the features beside the weights."""
+        """Train on both losses, and send the class sums of the features with the weights."""
         if not work.train.task_type.has_classes:
             raise UsageError("mdfl aligns classes, but this task is regression; use another method")
         due = (work.round - 1) % self.settings.refresh_every == 0
@@ -117,7 +117,7 @@ class MDFL(Method[MDFLSettings]):
 
 
 class _BoDATerm:
-    """The client's loss L_C + strength * L_BoDA, and a record of what the second part came to."""
+    """The client's loss L_C + strength * L_BoDA, with running means of the second term."""
 
     def __init__(self, work: ClientWork, settings: MDFLSettings) -> None:
         self.work, self.settings = work, settings
@@ -130,7 +130,7 @@ class _BoDATerm:
         self._acting = self._seen = 0
 
     def loss(self, batch: Batch) -> Tensor:
-        """Equation 6 on a batch."""
+        """Compute equation 6 on a batch."""
         features = self.network.features(batch.inputs)
         value = self.work.task_loss(self.network.head(features), batch.targets)
         if self.prototypes is None:
@@ -151,7 +151,7 @@ class _BoDATerm:
         return value + settings.strength * alignment
 
     def diagnostics(self) -> dict[str, float]:
-        """Mean L_BoDA, and the share of samples that have a positive; nothing while there is no table."""
+        """Return the mean L_BoDA and the fraction of samples with a positive; nothing before a table."""
         if not self._seen:
             return {}
         return {"boda loss": float(self._sum) / self._seen, "boda acts on": self._acting / self._seen}

@@ -30,7 +30,7 @@ from unseen.privacy.dp.accountant import Steps, compute_epsilon, require_opacus
 from unseen.privacy.dp.dp_settings import DPSettings, privacy_record, require_no_buffers, resolve_noise
 from unseen.privacy.dp.noise import NoiseStream, noise_key
 from unseen.training import ClientWork, Update
-from unseen.training.per_sample_grads import Loss, clipped_gradient_sum
+from unseen.training.per_sample_grads import Loss, sum_clipped_gradients
 
 SPENT = "rate of drawing samples and number of steps"
 COUNTS = "counts of steps and samples"
@@ -198,8 +198,8 @@ class _PrivateTraining:
     def differentiate(self, loss: Loss, batch: Batch) -> Tensor:
         """Put (sum of clipped gradients + noise) / expected size of a batch into the flat gradient."""
         gradient, clip = self.work.flat.gradient, self.settings.clip
-        with self.work.prepare.computing():
-            total = clipped_gradient_sum(self.work.flat, loss, batch, bound=clip)
+        with self.work.prepare.autocast():
+            total = sum_clipped_gradients(self.work.flat, loss, batch, bound=clip)
         noise = torch.from_numpy(self.stream.normal(len(gradient)) * (self.settings.multiplier * clip))
         gradient.add_(noise.to(gradient)).div_(self.expected)
         return total / max(len(batch.targets), 1)

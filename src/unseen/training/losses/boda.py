@@ -16,7 +16,7 @@ NO_PAIR = -1
 
 @dataclass(frozen=True)
 class Prototypes:
-    """The mean features of all (domain, class) pairs that occur.
+    """Mean features of all (domain, class) pairs that occur.
 
     means             (pairs x features)
     counts            (pairs): how many samples each mean is made of
@@ -39,12 +39,12 @@ class Prototypes:
         return cls(means[domains, classes].detach(), counts[domains, classes], domains, classes, place)
 
     def to(self, device: torch.device) -> Prototypes:
-        """The same prototypes on a device."""
+        """Copy the prototypes to a device."""
         parts = (self.means, self.counts, self.domains, self.classes, self.place)
         return Prototypes(*(part.to(device) for part in parts))
 
     def positives(self, targets: Tensor, domains: Tensor) -> Tensor:
-        """(samples x pairs): the pairs of the sample's class in other domains, which attract it.
+        """Mark (samples x pairs) the pairs of the sample's class in other domains, which attract it.
 
         A sample whose own pair has no prototype has no count to calibrate by, and so no positives.
         """
@@ -66,7 +66,7 @@ def class_feature_sums(
 def calibration(
     prototypes: Prototypes, targets: Tensor, domains: Tensor, *, nu: float, divide_by_count: bool
 ) -> Tensor:
-    """The factor on a sample's distance to each pair: p = (N_{d',c'} / N_{d,c})^nu (MDFL equation 8).
+    """Compute the factor on a sample's distance to each pair: p = (N_{d',c'} / N_{d,c})^nu (MDFL equation 8).
 
     divide_by_count  also divide by N_{d,c}, as the released code of BoDA does
     """
@@ -85,7 +85,7 @@ def boda_loss(
     divide_by_count: bool = False,
     temperature: float = 1.0,
 ) -> Tensor:
-    """L_B of MDFL equation 8, the mean over the batch.
+    """Compute L_B of MDFL equation 8, the mean over the batch.
 
     A sample at its pair (d, c) gives the mean over its positives (d', c), d' != d, of
     -log( exp(-p E(z, mu_{d',c}) / t) / sum over all pairs but (d, c) of exp(-p E(z, mu) / t) ).
@@ -107,5 +107,5 @@ def boda_loss(
 
 
 def _distances(features: Tensor, means: Tensor) -> Tensor:
-    """Euclidean distances, taken directly: the form by dot products loses digits where points are close."""
+    """Compute Euclidean distances directly: dot products lose precision where points are close."""
     return torch.cdist(features, means, compute_mode="donot_use_mm_for_euclid_dist")

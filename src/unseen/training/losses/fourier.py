@@ -1,4 +1,4 @@
-"""Amplitude spectra of images: their low frequencies, and images whose low frequencies are those of others.
+"""Amplitude spectra of images: low frequencies, and mixing them with those of other images.
 
 A picture's amplitudes carry much of its look (brightness, contrast, tint, softness), its phases what is
 where. Images are real, so half of the spectrum says it all (A(-u, -v) = A(u, v)): everything here works on
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 _ROUNDING = 1e-9
-"""So that 0.29 of 100 pixels is 29."""
+"""Tolerance so that 0.29 of 100 pixels is 29."""
 
 
 def low_frequencies(height: int, width: int, *, window: float) -> tuple[Tensor, int]:
-    """The rows, and the number of columns, of a half spectrum that lie in the window (FedDG's mask M).
+    """Find the rows, and the number of columns, of a half spectrum in the window (FedDG's mask M).
 
     A frequency (u, v) is in the window if |u| <= floor(window * height) and |v| <= floor(window * width):
     0 is the mean brightness only, 0.5 the whole spectrum.
@@ -27,7 +27,7 @@ def low_frequencies(height: int, width: int, *, window: float) -> tuple[Tensor, 
 
 
 def low_amplitudes(images: Tensor, *, window: float) -> Tensor:
-    """Amplitudes of each image and channel in the window: (n, channels, rows, columns)."""
+    """Compute the amplitudes of each image and channel in the window: (n, channels, rows, columns)."""
     rows, columns = low_frequencies(*images.shape[-2:], window=window)
     spectra = torch.fft.rfft2(images, norm="ortho")
     amplitudes: Tensor = spectra[..., :columns].index_select(-2, rows.to(images.device)).abs()

@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 
 class Episode(NamedTuple):
-    """The loss on the first batch, and on the second with trial weights; their sum is to be minimised."""
+    """Loss on the first batch, and on the second with trial weights; their sum is minimized."""
 
     train: Tensor
     test: Tensor
@@ -30,7 +30,7 @@ def episodic_losses(
     inner_lr: float,
     first_order: bool,
 ) -> Episode:
-    """L_train(w) and L_test(w - inner_lr * grad L_train(w)).
+    """Compute L_train(w) and L_test(w - inner_lr * grad L_train(w)).
 
     train        L_train(w), computed with `module`
     test_loss    from the outputs for `test_inputs` to L_test
@@ -53,7 +53,7 @@ def episodic_losses(
 
 
 class _KnownGradient(torch.autograd.Function):
-    """A loss whose gradient has been computed already: no second pass through its graph is needed."""
+    """Loss whose gradient is already known, so that no second pass through its graph is needed."""
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor, count: int, *tensors: Tensor) -> Tensor:
@@ -63,6 +63,6 @@ class _KnownGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> Any:
-        """Hand every parameter its gradient."""
+        """Return each parameter's gradient."""
         own = tuple(outer[0] * gradient for gradient in ctx.gradients)
         return (None, None, *own, *(None for _ in own))

@@ -1,4 +1,4 @@
-"""How far apart two sets of features are: maximum mean discrepancy with several Gaussian kernels, or MSE.
+"""Distances between two sets of features: maximum mean discrepancy with several Gaussian kernels, or MSE.
 
 Both work on stacks of feature sets and return the matrix of all pairs at once, so that the distances inside a
 set are computed once, however many partners the set has.
@@ -15,7 +15,7 @@ _SMALLEST_BANDWIDTH = 1e-30
 
 
 def pairwise_mmd(first: Tensor, second: Tensor) -> Tensor:
-    """Squared MMD of every pair of sets: (L, n, d) and (M, n, d) give (L, M).
+    """Compute the squared MMD of every pair of sets: (L, n, d) and (M, n, d) give (L, M).
 
     For sets x and y of n features:
 
@@ -43,33 +43,33 @@ def pairwise_mmd(first: Tensor, second: Tensor) -> Tensor:
 
 
 def pairwise_mse(first: Tensor, second: Tensor) -> Tensor:
-    """Mean squared error of every pair of sets, feature by feature: (L, n, d) and (M, n, d) give (L, M)."""
+    """Compute the mean squared error of every pair of sets: (L, n, d) and (M, n, d) give (L, M)."""
     return (first[:, None] - second[None]).square().mean((-2, -1))
 
 
 @torch.no_grad()
 def mean_squared_distance(inside_first: Tensor, inside_second: Tensor, between: Tensor) -> Tensor:
-    """Mean over all (2n)^2 pairs of the joint set, from its blocks; 1 where all features are equal."""
+    """Average over all (2n)^2 pairs of the joint set, from its blocks; 1 where all features are equal."""
     total = inside_first.sum((-2, -1)) + inside_second.sum((-2, -1)) + 2 * between.sum((-2, -1))
     mean = total / (4 * between.shape[-1] ** 2)
     return torch.where(mean > _SMALLEST_BANDWIDTH, mean, 1.0)
 
 
 def _squared_distances(first: Tensor, second: Tensor) -> Tensor:
-    """|u - v|^2 of all pairs of rows, from one matrix product; features should lie around zero."""
+    """Compute |u - v|^2 of all pairs of rows with one matrix product; features should be centered."""
     products = first @ second.transpose(-1, -2)
     lengths = first.square().sum(-1)[..., :, None] + second.square().sum(-1)[..., None, :]
     return (lengths - 2 * products).clamp_min(0)
 
 
 def _kernel(squared: Tensor, scale: Tensor) -> Tensor:
-    """Sum of the Gaussian kernels; `squared` (..., n, n) broadcasts against one scale a pair."""
+    """Sum the Gaussian kernels; `squared` (..., n, n) broadcasts against one scale per pair."""
     relative = squared / (-2 * scale[..., None, None])
     return torch.stack([relative / bandwidth for bandwidth in BANDWIDTHS]).exp().sum(0)
 
 
 def _mean_off_diagonal(matrices: Tensor) -> Tensor:
-    """Mean over i != j of (..., n, n)."""
+    """Compute the mean over i != j of (..., n, n)."""
     size = matrices.shape[-1]
     total = matrices.sum((-2, -1)) - matrices.diagonal(dim1=-2, dim2=-1).sum(-1)
     return total / (size * (size - 1))
