@@ -25,30 +25,30 @@ class Halving(Protection[Settings]):
     summary = "for tests"
     sends = ("a count",)
 
-    def before_training(self, work, side):
-        assert work.client == side.client and torch.equal(side.start, work.start)
+    def before_training(self, work, context):
+        assert work.client == context.client and torch.equal(context.start, work.start)
 
-    def seal(self, update, side):
-        assert torch.equal(side.received["round"], torch.tensor([float(side.round)]))
-        side.memory["rounds"] = side.memory.get("rounds", torch.zeros(1)) + 1
+    def seal(self, update, context):
+        assert torch.equal(context.received["round"], torch.tensor([float(context.round)]))
+        context.memory["rounds"] = context.memory.get("rounds", torch.zeros(1)) + 1
         return replace(update, weights=update.weights / 2)
 
-    def answer(self, message, side):
-        if side.client in ("b",):
+    def answer(self, message, context):
+        if context.client in ("b",):
             raise UnseenError("b does not answer")
-        return {"a count": side.memory["rounds"] + message["plus"]}
+        return {"a count": context.memory["rounds"] + message["plus"]}
 
-    def begin(self, side):
-        side.state["rounds"] = side.state.get("rounds", torch.zeros(1)) + 1
-        return {"round": torch.tensor([float(side.round)])}
+    def begin(self, context):
+        context.state["rounds"] = context.state.get("rounds", torch.zeros(1)) + 1
+        return {"round": torch.tensor([float(context.round)])}
 
-    def finish(self, side, received, rows):
-        answers = side.ask({client: {"plus": torch.ones(1)} for client in side.clients})
+    def finish(self, context, received, rows):
+        answers = context.ask({client: {"plus": torch.ones(1)} for client in context.clients})
         assert {client: int(said["a count"]) for client, said in answers.items()} == {
-            "a": side.round + 1,
-            "c": side.round + 1,
+            "a": context.round + 1,
+            "c": context.round + 1,
         }
-        return super().finish(side, received, rows * 2)
+        return super().finish(context, received, rows * 2)
 
     def privacy_spent(self, state):
         return {"rounds": int(state["rounds"])}

@@ -1,7 +1,7 @@
-"""What a protection is: something done to updates between a client and the method's server half.
+"""Base class of protections: what is done to updates between a client and the method's server half.
 
-It has a client's half, which runs where the client lives, and a server's half. Neither knows of processes,
-Flower or files; they speak in messages of named tensors, and engines carry them.
+A protection has a client half, which runs in the client's process, and a server half. Neither knows about
+processes, Flower or files; they exchange messages of named tensors, which engines carry.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ S = TypeVar("S", bound=Settings)
 
 
 class Protection(Configurable[S]):
-    """Every call has a default that changes nothing, so that a protection overrides only what it does.
+    """Base class of protections; every call has a default that changes nothing.
 
     A round goes: `begin` (server), then for each client `before_training`, the method's client half and
     `seal` (client), then `finish` (server), the method's server half, and `conclude` (server). In `begin`,
-    `finish` and `conclude` the server may `side.ask(...)` clients, who reply by `answer`.
+    `finish` and `conclude` the server may `context.ask(...)` clients, who reply by `answer`.
 
+    name    what `--protect` takes
     extra   the optional dependencies it needs: pip install 'unseen[EXTRA]'
-    sends   the kinds of values that `answer` and `seal` let leave beside what methods declare: the keys of
+    sends   the kinds of values that `answer` and `seal` send in addition to what methods declare: the keys of
             their messages
-    draws_clients  whether it draws the clients of a round itself, by `sample_clients`
-    seals   whether what `seal` returns is unreadable, so that the client itself must look whether its update
-            is sound, because the server cannot
+    draws_clients  whether it samples the clients of a round itself, by `sample_clients`
+    seals   whether the server cannot read what `seal` returns, so that the client itself must check whether
+            its update is usable
     """
 
     name: ClassVar[str]
@@ -57,80 +58,82 @@ class Protection(Configurable[S]):
     # before the run
 
     def incompatibility(self, method: MethodTraits) -> str | None:
-        """Why this protection cannot serve a method, or None if it can."""
+        """Say why this protection cannot be combined with a method; None if it can."""
         return None
 
     def check(self, run: PlannedRun) -> None:
-        """Refuse a run with a UsageError that says why; whether it serves the method was asked before."""
+        """Refuse a run with a UsageError that says why; called after `incompatibility`."""
 
     def resolve(self, run: PlannedRun) -> Self:
-        """The protection with what the run decides filled in (a noise for an epsilon, say); after `check`."""
+        """Fill in what depends on the run (such as the noise for a target epsilon); called after `check`."""
         return self
 
     def cost_notes(self, run: PlannedRun) -> list[str]:
-        """What a user should know of its price before the run starts, one sentence each."""
+        """List what a user should know about the cost before the run starts, one sentence each."""
         return []
 
     def sample_clients(
         self, clients: int, *, fraction: float, round: int, seed: int, state: MutableMapping[str, Tensor]
     ) -> Sequence[int]:
-        """Draw the positions of a round's clients, in rising order; asked only where `draws_clients`.
+        """Sample the positions of a round's clients, in ascending order; called only if `draws_clients`.
 
-        state  the server's half's memory
+        state  the server half's own state
         """
         raise NotImplementedError
 
-    # the client's half
+    # client half
 
-    def before_training(self, work: ClientWork, side: ClientContext) -> None:
-        """Change how a client trains, before the method's client half gets its work."""
+    def before_training(self, work: ClientWork, context: ClientContext) -> None:
+        """Change how a client trains, before the method's client half runs."""
 
-    def seal(self, update: Update, side: ClientContext) -> Update:
-        """Turn an update into what is sent; the last thing that happens at the client."""
+    def seal(self, update: Update, context: ClientContext) -> Update:
+        """Turn an update into what is sent; the client's last step in a round."""
         return update
 
-    def answer(self, message: Message, side: ClientContext) -> Message:
-        """Reply to a message of the server's half; an UnseenError is a refusal and reaches the server."""
+    def answer(self, message: Message, context: ClientContext) -> Message:
+        """Answer a message of the server half; an UnseenError is a refusal that is reported to the server."""
         raise UnseenError(f"protection {self.name!r} asks clients nothing, but a message came")
 
-    # the server's half
+    # server half
 
-    def begin(self, side: ServerContext) -> Message:
-        """Open a round; what is returned goes to all its clients with the weights."""
+    def begin(self, context: ServerContext) -> Message:
+        """Begin a round; the returned message is sent to all its clients with the weights."""
         return {}
 
-    def finish(self, side: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor) -> RoundUpdates:
-        """Turn what was received into what the method's server half gets.
+    def finish(
+        self, context: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor
+    ) -> RoundUpdates:
+        """Turn the received updates into the input of the method's server half.
 
         rows  the unsealed states among `received`, one row each
         """
-        return stack_updates(received, rows, side.layout)
+        return stack_updates(received, rows, context.layout)
 
-    def conclude(self, weights: Tensor, side: ServerContext) -> Tensor:
-        """Look at the new global weights before anyone else does."""
+    def conclude(self, weights: Tensor, context: ServerContext) -> Tensor:
+        """Process the new global weights before anyone else gets them."""
         return weights
 
-    # the record
+    # disclosure
 
     def disclose(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
-        """What a sent update lets the server read, in which size, protected how."""
+        """List what a sent update discloses to the server: kind, size and protection."""
         return unprotected_entries(update, method)
 
     def disclose_answer(self, message: Message) -> list[DisclosureEntry]:
-        """The same for an answer; every key of `answer`'s messages is a kind."""
+        """List what an answer discloses; every key of the message is a kind."""
         return [DisclosureEntry(kind, value.numel(), value.nbytes) for kind, value in message.items()]
 
     def privacy_spent(self, state: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Numbers that tell how far the protection has gone (an epsilon, say), for records and progress."""
+        """Return the privacy spent so far (such as epsilon), for records and progress."""
         return {}
 
     def statement(self) -> str:
-        """How updates were protected, in one sentence for a data protection officer."""
+        """State how updates were protected, for a data protection officer."""
         return "Updates were sent as they are; whoever runs the server can read each client's own."
 
 
 def _all_modules() -> tuple[str, ...]:
-    """Name every module of this package, so that a new file with a registered protection is all it takes."""
+    """List every module of this package, so that a new file with a registered protection is found."""
     found = pkgutil.walk_packages([str(Path(__file__).parent)], f"{__package__}.")
     return tuple(module.name for module in found if not module.ispkg)
 
@@ -141,7 +144,7 @@ PROTECTIONS: Registry[type[Protection[Any]]] = Registry(
 
 
 def register_protection(protection: type[Protection[Any]]) -> type[Protection[Any]]:
-    """Enter a protection under its name: the command line, tests and docs find it there."""
+    """Register a protection under its name, for the command line, tests and docs."""
     return PROTECTIONS.register(protection.name)(protection)
 
 
@@ -153,36 +156,36 @@ def make_protection(name: str, settings: Mapping[str, Any] | None = None) -> Pro
 
 @register_protection
 class NoProtection(Protection[Settings]):
-    """Updates travel as they are."""
+    """No protection: updates are sent as they are."""
 
     name = "none"
     summary = "updates travel as they are (but for the transport's own encryption)"
 
 
-def seal_update(protection: Protection[Any], update: Update, side: ClientContext) -> Update:
-    """Let an update leave through a protection: engines call this last, where the client lives.
+def seal_update(protection: Protection[Any], update: Update, context: ClientContext) -> Update:
+    """Seal an update with a protection: the last call of an engine in the client's process.
 
-    Behind a seal the server cannot see that an update is unusable, so the client withholds it itself.
+    The server cannot see that a sealed update is unusable, so the client itself withholds it.
     """
     if protection.seals:
-        reason = reason_to_reject(update, side.layout.size)
+        reason = reason_to_reject(update, context.layout.size)
         if reason is not None:
             return withhold_update(reason)
-    sent = protection.seal(update, side)
+    sent = protection.seal(update, context)
     if protection.seals:
         _require_named(protection, sent.extras)
     return sent
 
 
-def answer_message(protection: Protection[Any], message: Message, side: ClientContext) -> Message:
-    """Let a client answer; every kind of value in the answer must be declared."""
-    answer = protection.answer(message, side)
+def answer_message(protection: Protection[Any], message: Message, context: ClientContext) -> Message:
+    """Answer a message at a client; every kind of value in the answer must be declared."""
+    answer = protection.answer(message, context)
     _require_named(protection, answer)
     return answer
 
 
 def withhold_update(reason: str) -> Update:
-    """What a client sends that keeps its update to itself."""
+    """Make the message of a client that does not send its update."""
     import torch
 
     return Update(weights=torch.empty(0), samples=0, steps=0, seen=0, loss=0.0, withheld=reason)

@@ -1,6 +1,6 @@
-"""What a protection is told: of the method and the run before it starts, and of the two sides in a round.
+"""What a protection gets: traits of the method and the run before it starts, and both contexts of a round.
 
-A method stands above this package, so that it describes itself in a plain value; engines fill in the rest.
+Methods are in a higher layer and describe themselves by a plain value; engines fill in the rest.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from unseen.models import Layout
 from unseen.training import LocalTrainingConfig, Update
 
 Message = dict[str, Tensor]
-"""Named tensors: the one form in which protections speak, because every engine can carry it."""
+"""Named tensors: the form of all messages of protections, because every engine can carry it."""
 SAMPLES = "number of samples"
 
 
 @dataclass(frozen=True)
 class MethodTraits:
-    """What a method says of itself.
+    """Traits of a method that decide which protections it can use.
 
     sends      every kind of value that leaves a client
-    in_state   those of them that travel inside the flat state
-    weighting  by what a client counts in the one mean of states that the server half takes
-    merges     of what is sent beside the state: whether the server half needs only its mean (with the same
-               weights as the states) or its sum over the clients; what is not named it needs of each client
-    surgery    its server half, where it combines states by coefficients that depend on their Gram matrix only
-    beyond_losses  how its client half uses samples other than by the loss that each has alone in `fit`; empty
+    in_state   those of them that are part of the flat state
+    weighting  weights of the clients in the one mean of states that the server half takes
+    merges     of the extras: whether the server half needs only their mean (with the same weights as the
+               states) or their sum over the clients; of extras not named it needs each client's
+    surgery    its server half, if it combines states with coefficients that depend only on their Gram matrix
+    beyond_losses  how its client half uses samples other than through their separate losses in `fit`; empty
                if it does not
     """
 
@@ -52,7 +52,7 @@ class MethodTraits:
 
     @property
     def beside_state(self) -> tuple[str, ...]:
-        """The kinds of values that travel as `Update.extras`."""
+        """Kinds of values that are sent as `Update.extras`."""
         return tuple(kind for kind in self.sends if kind not in (*self.in_state, SAMPLES))
 
 
@@ -60,8 +60,8 @@ class MethodTraits:
 class PlannedRun:
     """A run that is about to start.
 
-    train_sizes  how many training samples each client holds
-    in_round     how many clients take part in a round
+    train_sizes  number of training samples per client
+    in_round     number of clients per round
     module       what clients train and send
     """
 
@@ -75,17 +75,17 @@ class PlannedRun:
 
     @property
     def numbers(self) -> int:
-        """How many numbers a client's state has."""
+        """Number of values in a client's state."""
         return Layout.of(self.module).size
 
 
 @dataclass(frozen=True)
 class ClientContext:
-    """What the client's half of a protection may use: it runs where the client lives.
+    """What the client half of a protection may use; it runs in the client's process.
 
-    received  what the server's half sent to all clients of the round, with the weights
-    memory    the client's own: kept between messages and from round to round, never sent
-    start     the global weights as they arrived; none while no training is under way
+    received  what the server half sent to all clients of the round, with the weights
+    memory    the client's own state: kept between messages and across rounds, never sent
+    start     the global weights as received; None outside of training
     """
 
     client: str
@@ -99,7 +99,7 @@ class ClientContext:
 
 
 Ask = Callable[[Mapping[str, Message]], dict[str, Message]]
-"""Sends each named client its message and returns the answers of those that gave one."""
+"""Sends each named client its message, and returns the answers of those that gave one."""
 
 
 def _nobody(_: Mapping[str, Message]) -> dict[str, Message]:
@@ -107,7 +107,7 @@ def _nobody(_: Mapping[str, Message]) -> dict[str, Message]:
 
 
 def ask_in_turn(clients: Sequence[str], message: Message, ask: Ask) -> tuple[str, Message] | None:
-    """The first client that answers, and its answer; the refusals of others go to the records."""
+    """Ask clients one after another; return the first that answers, and its answer. Records list refusals."""
     for client in clients:
         answer = ask({client: message}).get(client)
         if answer is not None:
@@ -117,13 +117,13 @@ def ask_in_turn(clients: Sequence[str], message: Message, ask: Ask) -> tuple[str
 
 @dataclass
 class ServerContext:
-    """What the server's half of a protection may use in a round.
+    """What the server half of a protection may use in a round.
 
-    clients  the names of those that were asked to train, in the order of the federation
+    clients  names of the clients asked to train, in the order of the federation
     weights  the global state before this round
-    state    the server's half's memory: kept from round to round and in checkpoints
+    state    the server half's own state: kept across rounds and in checkpoints
     ask      exchanges one message with each of some clients
-    notes    what `begin` leaves for `finish` and `conclude` of this round; kept nowhere
+    notes    what `begin` passes to `finish` and `conclude` of this round; not stored
     """
 
     round: int
@@ -139,7 +139,7 @@ class ServerContext:
 
 
 class ReceivedUpdate(NamedTuple):
-    """An update as it reached the server from a client."""
+    """An update as the server received it from a client."""
 
     client: str
     update: Update
@@ -147,11 +147,11 @@ class ReceivedUpdate(NamedTuple):
 
 @dataclass(frozen=True)
 class RoundUpdates:
-    """What the method's server half and the records get of a round.
+    """Updates of a round for the method's server half, and numbers for the records.
 
     loss         mean training loss over the clients
     seen         samples trained on, repetitions counted
-    diagnostics  the clients' own numbers, by client; empty where they did not leave
+    diagnostics  the clients' diagnostics by client; empty if they were not sent
     """
 
     updates: Updates
@@ -161,7 +161,7 @@ class RoundUpdates:
 
 
 def stack_updates(received: Sequence[ReceivedUpdate], rows: Tensor, layout: Layout) -> RoundUpdates:
-    """Updates as they were sent, one row a client."""
+    """Stack updates as they were sent, one row per client."""
     updates = [update for _, update in received]
     samples = torch.tensor([update.samples for update in updates], dtype=torch.float64)
     total = sum(update.samples for update in updates)

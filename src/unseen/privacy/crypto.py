@@ -1,7 +1,7 @@
-"""Keys and masks of secure summation, from the `cryptography` library: X25519, HKDF, ChaCha20, Poly1305.
+"""Keys, masks and authenticated encryption by the `cryptography` library: X25519, HKDF, ChaCha20, Poly1305.
 
 Secrets come from the operating system, never from a run's seed: whoever knows the seed must not know the
-masks. They cancel in the sum to the last bit, so that a run stays a function of its configuration.
+masks. Masks cancel in the sum to the last bit, so a run remains a function of its configuration.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def require_cryptography(extra: str, needed_for: str) -> None:
 
 
 def new_secret() -> bytes:
-    """An unpredictable secret."""
+    """Draw an unpredictable secret."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 def derive(secret: bytes, purpose: str, *, salt: bytes = b"") -> bytes:
-    """A key for one purpose (HKDF with SHA-256)."""
+    """Derive a key for one purpose (HKDF with SHA-256)."""
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -40,14 +40,14 @@ def derive(secret: bytes, purpose: str, *, salt: bytes = b"") -> bytes:
 
 
 def public_key(private: bytes) -> bytes:
-    """The public half of an X25519 key."""
+    """Return the public half of an X25519 key."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
 def agree(private: bytes, public: bytes) -> bytes:
-    """The secret that only the holders of two X25519 keys can know."""
+    """Agree on the secret that only the holders of two X25519 keys can compute."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
     try:
@@ -59,7 +59,7 @@ def agree(private: bytes, public: bytes) -> bytes:
 
 
 def stream(seed: bytes, size: int) -> bytes:
-    """Bytes that nobody without the seed can tell from random ones (ChaCha20); a seed serves once only."""
+    """Expand a seed to pseudorandom bytes (ChaCha20); use a seed only once."""
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
@@ -67,19 +67,19 @@ def stream(seed: bytes, size: int) -> bytes:
 
 
 def mask(seed: bytes, size: int) -> npt.NDArray[np.uint64]:
-    """Numbers modulo 2^64 out of the seed's stream."""
+    """Expand a seed to a mask of integers modulo 2^64."""
     return np.frombuffer(stream(seed, 8 * size), dtype="<u8").astype(np.uint64, copy=False)
 
 
 def lock(text: bytes, key: bytes) -> bytes:
-    """Encrypt and sign (ChaCha20-Poly1305); a key may be used once only."""
+    """Encrypt with authentication (ChaCha20-Poly1305); use a key only once."""
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     return ChaCha20Poly1305(key).encrypt(bytes(12), text, None)
 
 
 def unlock(box: bytes, key: bytes) -> bytes:
-    """Open what `lock` made; with another key, or a changed text, it fails."""
+    """Decrypt the output of `lock`; another key or a changed text is an error."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 

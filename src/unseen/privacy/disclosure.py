@@ -1,6 +1,6 @@
-"""The record of what left a client: each kind of value, its size, and how it was protected.
+"""The disclosure log: each kind of value that left a client, its size, and how it was protected.
 
-Methods declare kinds, engines measure what really leaves, and whatever was not declared stops the run.
+Methods declare kinds and engines measure what is really sent; an undeclared kind stops the run.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ VALIDATION_METRICS = "validation metrics"
 TEST_METRICS = "test metrics"
 TARGET_METRICS = "metrics on the held-out domain"
 MAX_DIAGNOSTICS = 1000
-"""More numbers than this are no diagnostics but data, and must be declared as what they are."""
+"""More numbers than this are data, not diagnostics, and must be declared."""
 _NUMBER = 8
 
 
 @dataclass(frozen=True)
 class DisclosureEntry:
-    """One kind of value in one message: how many numbers, how many bytes, how protected."""
+    """One kind of value in one message: number of values, bytes and protection."""
 
     kind: str
     values: int
@@ -36,43 +36,46 @@ class DisclosureEntry:
 
 @dataclass
 class DisclosureLog:
-    """What left clients in one round or evaluation; identical lines of several clients are one."""
+    """What left the clients in one round or evaluation; identical entries of several clients are one."""
 
-    _lines: dict[DisclosureEntry, list[str]] = field(default_factory=dict)
+    _entries: dict[DisclosureEntry, list[str]] = field(default_factory=dict)
 
-    def add(self, client: str, lines: Sequence[DisclosureEntry]) -> None:
-        """Count what a client sent."""
-        for line in lines:
-            self._lines.setdefault(line, []).append(client)
+    def add(self, client: str, entries: Sequence[DisclosureEntry]) -> None:
+        """Add what a client sent."""
+        for entry in entries:
+            self._entries.setdefault(entry, []).append(client)
 
     @property
     def bytes(self) -> int:
-        """Bytes in all, over all clients."""
-        return sum(line.bytes * len(clients) for line, clients in self._lines.items())
+        """Total bytes over all clients."""
+        return sum(entry.bytes * len(clients) for entry, clients in self._entries.items())
 
     def entries(self, everyone: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """Lines as they stand in the records; `from` is "all" for everyone of the record's `clients`."""
+        """Return the entries for the records; `from` is "all" if all of the record's `clients` sent it."""
         return [
-            asdict(line) | {"from": ALL if clients == list(everyone) else clients}
-            for line, clients in self._lines.items()
+            asdict(entry) | {"from": ALL if clients == list(everyone) else clients}
+            for entry, clients in self._entries.items()
         ]
 
 
 def unprotected_entries(update: Update, method: MethodTraits) -> list[DisclosureEntry]:
-    """What an unprotected update shows to the server."""
+    """List what an unprotected update discloses to the server."""
     if method.topology == "pooled":
         return []
-    weights, told = update.weights, count_numbers(update.diagnostics)
+    weights, diagnostics = update.weights, count_numbers(update.diagnostics)
     lines = (
         [DisclosureEntry(", ".join(method.in_state), weights.numel(), weights.nbytes)] if len(weights) else []
     )
     lines += [DisclosureEntry(SAMPLES, 1, _NUMBER), DisclosureEntry(TRAINING_METRICS, 3, 3 * _NUMBER)]
     lines += [DisclosureEntry(kind, value.numel(), value.nbytes) for kind, value in update.extras.items()]
-    return [*lines, *([DisclosureEntry(DIAGNOSTICS, told, told * _NUMBER)] if told else [])]
+    return [
+        *lines,
+        *([DisclosureEntry(DIAGNOSTICS, diagnostics, diagnostics * _NUMBER)] if diagnostics else []),
+    ]
 
 
 def require_declared(update: Update, method: MethodTraits) -> None:
-    """Stop a method that would let something leave its client without saying so."""
+    """Raise an error if a method would send something that it does not declare."""
     undeclared = sorted(set(update.extras) - set(method.beside_state))
     if undeclared:
         raise ValueError(f"{method.name} sends {undeclared} without declaring it in `sends`")
@@ -82,16 +85,16 @@ def require_declared(update: Update, method: MethodTraits) -> None:
             f"{method.name} sends {missing or ['its state and the number of samples']} without declaring it "
             "in `sends`"
         )
-    told = count_numbers(update.diagnostics)
-    if told > MAX_DIAGNOSTICS:
+    diagnostics = count_numbers(update.diagnostics)
+    if diagnostics > MAX_DIAGNOSTICS:
         raise ValueError(
-            f"{method.name} sends {told} numbers as diagnostics of a client, at most {MAX_DIAGNOSTICS} may "
-            "leave so: declare them in `sends` and send them as extras"
+            f"{method.name} sends {diagnostics} numbers as diagnostics of a client, at most "
+            f"{MAX_DIAGNOSTICS} may leave so: declare them in `sends` and send them as extras"
         )
 
 
 def count_numbers(value: Any) -> int:
-    """How many numbers or texts a diagnostic holds, whatever its nesting."""
+    """Count the numbers or texts in a diagnostic, whatever its nesting."""
     if isinstance(value, Mapping):
         return sum(count_numbers(item) for item in value.values())
     if isinstance(value, list | tuple):
@@ -99,12 +102,12 @@ def count_numbers(value: Any) -> int:
     return int(value.numel()) if hasattr(value, "numel") else 1
 
 
-Line = Mapping[str, Any]
+Entry = Mapping[str, Any]
 
 
 @dataclass
 class Total:
-    """One kind of value, protected in one way: who sent it, in how many messages, in which size."""
+    """Sums for one kind of value with one protection: senders, messages, values and bytes."""
 
     kind: str
     protected: str
@@ -114,16 +117,16 @@ class Total:
     senders: set[str] = field(default_factory=set)
     most: int = 0
 
-    def add(self, line: Line, senders: Senders) -> None:
-        """Count a line of the records."""
+    def add(self, entry: Entry, senders: Senders) -> None:
+        """Add an entry of the records."""
         self.messages += senders.number
-        self.values += senders.number * int(line["values"])
-        self.bytes += senders.number * int(line["bytes"])
+        self.values += senders.number * int(entry["values"])
+        self.bytes += senders.number * int(entry["bytes"])
         self.senders |= set(senders.names)
         self.most = max(self.most, senders.number)
 
     def entry(self) -> dict[str, Any]:
-        """The line of result.json."""
+        """Return the entry of result.json."""
         return {
             "kind": self.kind,
             "protected": self.protected,
@@ -135,33 +138,33 @@ class Total:
 
 
 class Senders(NamedTuple):
-    """Who sent the same; `number` is larger than that of the names where records do not list every client."""
+    """Clients that sent the same; `number` exceeds the names where records do not list every client."""
 
     names: list[str]
     number: int
 
 
 def sum_disclosures(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Every kind of value that left, with its sums over the run."""
+    """Sum up a run's records: messages, values and bytes of every kind of value that left the clients."""
     found: dict[tuple[str, str], Total] = {}
-    for line, senders in _lines(records):
-        key = (str(line["kind"]), str(line["protected"]))
-        found.setdefault(key, Total(*key)).add(line, senders)
+    for entry, senders in _iterate(records):
+        key = (str(entry["kind"]), str(entry["protected"]))
+        found.setdefault(key, Total(*key)).add(entry, senders)
     return [total.entry() for total in found.values()]
 
 
 def sum_bytes_by_sender(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Bytes of every kind that each client (or domain that was judged) sent over the run."""
+    """Sum the bytes of every kind per client (or evaluated domain) over the run."""
     found: dict[str, dict[str, int]] = {}
-    for line, senders in _lines(records):
+    for entry, senders in _iterate(records):
         for sender in senders.names:
             kinds = found.setdefault(sender, {})
-            kinds[str(line["kind"])] = kinds.get(str(line["kind"]), 0) + int(line["bytes"])
+            kinds[str(entry["kind"])] = kinds.get(str(entry["kind"]), 0) + int(entry["bytes"])
     return found
 
 
-def _lines(records: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Line, Senders]]:
-    """All lines with who sent them; of a round that was repeated after a crash, the last."""
+def _iterate(records: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Entry, Senders]]:
+    """Yield all entries with their senders; of a round repeated after a crash, only the last."""
     latest: dict[tuple[Any, Any], Mapping[str, Any]] = {
         (record["event"], record.get("round")): record for record in records if "left" in record
     }
@@ -169,6 +172,6 @@ def _lines(records: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Line, Senders
         listed = record.get("clients") or []
         names = [str(client["name"]) if isinstance(client, dict) else str(client) for client in listed]
         everyone = Senders(names, int(record.get("client_count", len(names))))
-        for line in record["left"]:
-            given = line.get("from", ALL)
-            yield line, everyone if given == ALL else Senders(list(given), len(given))
+        for entry in record["left"]:
+            given = entry.get("from", ALL)
+            yield entry, everyone if given == ALL else Senders(list(given), len(given))

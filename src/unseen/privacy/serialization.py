@@ -1,4 +1,4 @@
-"""Asking clients in turn until one answers, and lists of bytes in the form in which messages travel."""
+"""Bytes, lists of bytes and JSON values as tensors, the only form that messages can carry."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from unseen.errors import UnseenError
 
 
 def join_parts(parts: Sequence[bytes]) -> Tensor:
-    """Byte strings in one tensor: their number, their lengths, then the strings."""
+    """Join byte strings in one tensor: their number, their lengths, then the strings."""
     head = np.array([len(parts), *map(len, parts)], dtype="<i8").tobytes()
     return torch.frombuffer(bytearray(b"".join([head, *parts])), dtype=torch.uint8)
 
 
 def count_parts(value: Tensor) -> int:
-    """How many byte strings a tensor says it holds."""
+    """Read the number of byte strings from a tensor of `join_parts`."""
     return int.from_bytes(value[:8].numpy().tobytes(), "little", signed=True)
 
 
 def split_parts(value: Tensor) -> list[bytes]:
-    """The way back; refuses what is cut."""
+    """Split the byte strings of `join_parts`; refuse a truncated message."""
     whole = value.numpy().tobytes()
     number = count_parts(value)
     place = 8 * (number + 1)
@@ -39,23 +39,23 @@ def split_parts(value: Tensor) -> list[bytes]:
 
 
 def tensor_to_bytes(value: Tensor) -> bytes:
-    """The bytes of a tensor of bytes."""
+    """Return the bytes of a uint8 tensor."""
     data: bytes = value.contiguous().numpy().astype(np.uint8, copy=False).tobytes()
     return data
 
 
 def bytes_to_tensor(data: bytes) -> Tensor:
-    """Bytes in the form in which messages travel."""
+    """Put bytes into a uint8 tensor, for messages."""
     values: Any = np.frombuffer(data, dtype=np.uint8).copy()
     return torch.from_numpy(values)
 
 
 def json_to_tensor(contents: list[dict[str, Any]]) -> Tensor:
-    """Contents in the form in which messages travel."""
+    """Put JSON values into a uint8 tensor, for messages."""
     return torch.frombuffer(bytearray(json.dumps(contents).encode()), dtype=torch.uint8)
 
 
 def json_from_tensor(value: Tensor) -> list[dict[str, Any]]:
-    """The way back."""
+    """Read the JSON values of `json_to_tensor`."""
     contents: list[dict[str, Any]] = json.loads(bytes(value.tolist()))
     return contents

@@ -46,32 +46,36 @@ def server_side(size: int, *, population: int, round: int = 1, state=None, seed:
     )
 
 
-def open_round(chosen: DPClients, changes: list[torch.Tensor], *, side: ServerContext, fraction: float = 1.0):
+def open_round(
+    chosen: DPClients, changes: list[torch.Tensor], *, context: ServerContext, fraction: float = 1.0
+):
     """One round of the server's half with clients that send these changes as they are."""
     chosen.sample_clients(
-        side.population, fraction=fraction, round=side.round, seed=side.seed, state=side.state
+        context.population, fraction=fraction, round=context.round, seed=context.seed, state=context.state
     )
-    clip = float(chosen.begin(side)["clipping norm"])
+    clip = float(chosen.begin(context)["clipping norm"])
     received = [
         ReceivedUpdate(
             str(number),
-            Update(side.weights + change, 10, 1, 10, 0.5, {WITHIN: torch.tensor([change.norm() <= clip])}),
+            Update(context.weights + change, 10, 1, 10, 0.5, {WITHIN: torch.tensor([change.norm() <= clip])}),
         )
         for number, change in enumerate(changes)
     ]
     rows = (
         torch.stack([update.weights for _, update in received])
         if received
-        else torch.empty(0, len(side.weights))
+        else torch.empty(0, len(context.weights))
     )
-    return chosen.finish(side, received, rows)
+    return chosen.finish(context, received, rows)
 
 
 def test_noise_has_the_scale_of_the_accountant():
     size, expected = 40_000, 20
-    side = server_side(size, population=100)
-    opened = open_round(protection(noise=0.7, clip=3.0), [torch.zeros(size)] * 4, side=side, fraction=0.2)
-    noise = (opened.updates.rows[0] - side.weights).double().numpy() * expected / (0.7 * 3.0)
+    context = server_side(size, population=100)
+    opened = open_round(
+        protection(noise=0.7, clip=3.0), [torch.zeros(size)] * 4, context=context, fraction=0.2
+    )
+    noise = (opened.updates.rows[0] - context.weights).double().numpy() * expected / (0.7 * 3.0)
     assert stats.kstest(noise, "norm").pvalue > 0.001
     assert noise.std() == pytest.approx(1, rel=0.02)
 
@@ -79,7 +83,8 @@ def test_noise_has_the_scale_of_the_accountant():
 def test_noise_is_fresh_in_every_round_and_there_without_clients():
     chosen, size = protection(), 1000
     rows = [
-        open_round(chosen, [], side=server_side(size, population=9, round=r)).updates.rows[0] for r in (1, 2)
+        open_round(chosen, [], context=server_side(size, population=9, round=r)).updates.rows[0]
+        for r in (1, 2)
     ]
     assert not torch.equal(*rows)
     correlation = np.corrcoef(*(row - torch.linspace(-1, 1, size) for row in rows))[0, 1]
@@ -90,10 +95,10 @@ def test_the_mean_is_of_clipped_changes_over_the_clients_expected():
     size = 50
     generator = torch.Generator().manual_seed(0)
     changes = [torch.randn(size, generator=generator) * scale for scale in (0.01, 1.0, 30.0)]
-    side = server_side(size, population=8)
-    opened = open_round(protection(noise=1e-6, clip=2.0), changes, side=side, fraction=0.5)
+    context = server_side(size, population=8)
+    opened = open_round(protection(noise=1e-6, clip=2.0), changes, context=context, fraction=0.5)
     bounded = [change * min(1, 2.0 / float(change.norm())) for change in changes]
-    expected = side.weights + sum(bounded) / 4
+    expected = context.weights + sum(bounded) / 4
     torch.testing.assert_close(opened.updates.rows[0], expected, atol=1e-5, rtol=0)
     torch.testing.assert_close(opened.updates.mean(opened.updates.samples), expected, atol=1e-5, rtol=0)
 
@@ -122,7 +127,7 @@ def test_the_norm_follows_the_quantile_of_noised_counts():
     norms = torch.linspace(1, 3, 200)
     changes = [torch.full((size,), float(norm) / 2) for norm in norms]
     for number in range(1, 120):
-        open_round(chosen, changes, side=server_side(size, population=200, round=number, state=state))
+        open_round(chosen, changes, context=server_side(size, population=200, round=number, state=state))
     assert chosen.privacy_spent(state)["clip"] == pytest.approx(float(norms.quantile(0.8)), rel=0.05)
 
 
@@ -131,18 +136,18 @@ def test_counting_takes_its_share_of_the_budget():
     size = 40_000
     noises = [
         (
-            open_round(chosen, [], side=server_side(size, population=10)).updates.rows[0]
+            open_round(chosen, [], context=server_side(size, population=10)).updates.rows[0]
             - torch.linspace(-1, 1, size)
         )
         for chosen in (plain, adaptive)
     ]
     assert float(noises[1].std() / noises[0].std()) == pytest.approx(1 / 0.8, rel=1e-3)
-    side = server_side(2, population=10)
+    context = server_side(2, population=10)
     steps = []
     for number in range(1, 2001):
-        side = server_side(2, population=10, round=number)
-        open_round(adaptive, [], side=side)
-        steps.append(-np.log(float(side.state["clipping norm"])) / 0.2 * 10)
+        context = server_side(2, population=10, round=number)
+        open_round(adaptive, [], context=context)
+        steps.append(-np.log(float(context.state["clipping norm"])) / 0.2 * 10)
     assert np.std(steps) == pytest.approx(0.7 / (2 * 0.6), rel=0.1)
 
 

@@ -247,7 +247,7 @@ def test_gram_is_not_decrypted_for_a_method_that_needs_none(make_experiment):
     workspace = Workspace(make_experiment("fedavg"))
     ring = KeyRing({})
     ring.make(torch.empty(0, 32, dtype=torch.uint8), products=False)
-    side = ClientContext(
+    context = ClientContext(
         client="a",
         round=1,
         seed=0,
@@ -256,4 +256,4 @@ def test_gram_is_not_decrypted_for_a_method_that_needs_none(make_experiment):
         memory=ring.memory,
     )
     with pytest.raises(UnseenError, match="fedavg needs no Gram matrix"):
-        make_protection("encrypted").answer({STEP: DECIDE}, side)
+        make_protection("encrypted").answer({STEP: DECIDE}, context)

@@ -195,10 +195,10 @@ def test_another_key_spoils_no_run_unseen(make_experiment, go, monkeypatch):
     intruder = [None]
     seal = type(PROTECTION).seal
 
-    def sealed(self, update, side):
-        if side.client == "b":
-            intruder[0] = side.memory
-        return seal(self, update, side)
+    def sealed(self, update, context):
+        if context.client == "b":
+            intruder[0] = context.memory
+        return seal(self, update, context)
 
     monkeypatch.setattr(type(PROTECTION), "seal", sealed)
     monkeypatch.setattr(KeyRing, "holder", changed)
@@ -220,9 +220,9 @@ def test_another_key_spoils_no_run_unseen(make_experiment, go, monkeypatch):
 def test_a_client_with_wrong_sizes_is_named(change, message, make_experiment, go, monkeypatch):
     seal = type(PROTECTION).seal
 
-    def sealed(self, update, side):
-        sent = seal(self, update, side)
-        return replace(sent, extras=change(sent.extras)) if side.client == "b" else sent
+    def sealed(self, update, context):
+        sent = seal(self, update, context)
+        return replace(sent, extras=change(sent.extras)) if context.client == "b" else sent
 
     monkeypatch.setattr(type(PROTECTION), "seal", sealed)
     with pytest.raises(UnseenError, match=message):

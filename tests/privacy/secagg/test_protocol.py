@@ -56,7 +56,7 @@ class Group:
             ask=self.ask,
         )
 
-    def side(self, name, received=None, round=1):
+    def context(self, name, received=None, round=1):
         return ClientContext(
             client=name,
             round=round,
@@ -69,7 +69,7 @@ class Group:
 
     def ask(self, messages):
         found = {
-            name: answer_message(self.protection, message, self.side(name))
+            name: answer_message(self.protection, message, self.context(name))
             for name, message in messages.items()
             if name not in self.lost
         }
@@ -78,7 +78,7 @@ class Group:
 
     def seal(self, updates, sealing):
         return {
-            name: seal(self.protection, updates[name], self.side(name, sealing))
+            name: seal(self.protection, updates[name], self.context(name, sealing))
             for name in self.names
             if name not in self.lost
         }
@@ -269,7 +269,7 @@ def test_a_stranger_cannot_answer_for_a_client():
 def test_a_changed_share_is_noticed():
     group = Group(3, 2)
     sealed = group.seal(updates_of(group, size=2), group.protection.begin(group.server))
-    group.server.notes["circle"].shares[1, 0, 5] ^= 1
+    group.server.notes["cohort"].shares[1, 0, 5] ^= 1
     with pytest.raises(UnseenError, match="locked with another key or changed"):
         group.finish(sealed)
 

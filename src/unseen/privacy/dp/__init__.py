@@ -1,1 +1,1 @@
-"""Dp."""
+"""Differential privacy: of whole clients, or of single training samples."""

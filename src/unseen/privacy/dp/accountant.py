@@ -1,8 +1,8 @@
-"""How much privacy was spent: opacus' Rényi accountant for the Poisson-sampled Gaussian mechanism.
+"""Privacy accounting by opacus' Rényi accountant for the Poisson-sampled Gaussian mechanism.
 
-Neighbours are data sets that differ by adding or taking away one unit (a client, or a sample). A step draws
-every unit on its own with probability `rate` and adds Gaussian noise of `noise` times the bound on a unit's
-part to the sum of the parts drawn. With rate 1 everyone is always in, and nothing is won by drawing.
+Neighbors are data sets that differ by adding or removing one unit (a client, or a sample). A step samples
+every unit independently with probability `rate`, and adds Gaussian noise of std `noise` times the bound on a
+unit's contribution to the sum. With rate 1 there is no amplification by sampling.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from unseen.errors import UsageError, missing_extra
 
 USUAL_DELTA = 1e-5
 _TOLERANCE = 0.005
-"""How much of a target epsilon may remain unused, relative to it."""
+"""Fraction of a target epsilon that may remain unused."""
 
 
 class Steps(NamedTuple):
-    """Some steps of the mechanism, all with the same rate."""
+    """Steps of the mechanism with the same sampling rate."""
 
     rate: float
     number: int
 
 
 def default_delta(units: int) -> float:
-    """The delta of 1e-5, or 1 / units^1.1 where that is smaller: below one in the number of units."""
+    """Return 1e-5, or 1 / units^1.1 if smaller: always below 1 / units."""
     return min(USUAL_DELTA, 1 / math.pow(units, 1.1))
 
 
 def compute_epsilon(steps: Sequence[Steps], *, noise: float, delta: float) -> float:
-    """The epsilon that these steps have spent, at this delta."""
+    """Compute the epsilon that these steps spend at this delta."""
     accountant = _opacus().RDPAccountant()
     accountant.history = [(noise, rate, number) for rate, number in steps if number]
     with warnings.catch_warnings():
@@ -41,7 +41,7 @@ def compute_epsilon(steps: Sequence[Steps], *, noise: float, delta: float) -> fl
 
 
 def find_noise(epsilon: float, steps: Steps, *, delta: float) -> float:
-    """The noise multiplier with which these steps spend no more than epsilon, and hardly less."""
+    """Find the smallest noise multiplier with which these steps spend at most epsilon."""
     from opacus.accountants.utils import get_noise_multiplier
 
     with warnings.catch_warnings():
@@ -65,7 +65,7 @@ def find_noise(epsilon: float, steps: Steps, *, delta: float) -> float:
 
 
 def require_opacus() -> None:
-    """Say how to install opacus if it is not there."""
+    """Raise an error that names the extra to install if opacus is missing."""
     _opacus()
 
 

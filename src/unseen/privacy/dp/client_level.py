@@ -1,6 +1,6 @@
-"""Differential privacy for clients: clipped updates, and noise on their sum.
+"""Client-level differential privacy: clipped updates, and noise on their sum.
 
-The released weights say hardly more about a client than if it had taken no part. The server itself is
+The released weights reveal little more about a client than if it had not participated. The server is
 trusted: it sees every clipped update and adds the noise.
 """
 
@@ -41,7 +41,7 @@ _CLIP, _RATE, _ROUNDS = "clipping norm", "rate of participation", "rounds"
 
 @dataclass(frozen=True)
 class DPClientsSettings(DPSettings):
-    """Settings of differential privacy for clients."""
+    """Settings of client-level differential privacy."""
 
     adaptive: bool = setting(
         False, "let the clipping norm follow a quantile of the clients' norms; `clip` is then the first one"
@@ -65,9 +65,9 @@ class DPClientsSettings(DPSettings):
 class DPClients(Protection[DPClientsSettings]):
     """DP-FedAvg with noise on the server (McMahan et al. 2018), adaptive clipping (Andrew et al. 2021).
 
-    All clients count alike: by samples, one client's part would have no bound but its size, and the sizes
-    would themselves be private. The sum is divided by the number of clients expected, since the number
-    drawn is private too.
+    All clients have equal weights: weighted by samples, a client's contribution would be bounded only by its
+    size, and the sizes would be private themselves. The sum is divided by the expected number of clients,
+    since the sampled number is private too.
     """
 
     name = "dp-clients"
@@ -77,7 +77,7 @@ class DPClients(Protection[DPClientsSettings]):
     draws_clients = True
 
     def incompatibility(self, method: MethodTraits) -> str | None:
-        """Serve methods whose server half needs nothing but one mean of states."""
+        """Accept methods whose server half needs only one mean of states."""
         if method.topology == "pooled":
             return "it pools the data itself, so there are no updates to clip"
         if method.topology == "serial":
@@ -98,12 +98,12 @@ class DPClients(Protection[DPClientsSettings]):
         )
 
     def resolve(self, run: PlannedRun) -> Self:
-        """Find delta, and the noise for a target epsilon."""
+        """Fill in delta and the noise for a target epsilon."""
         steps = Steps(run.in_round / len(run.train_sizes), run.rounds)
         return type(self)(resolve_noise(self.settings, units=len(run.train_sizes), worst=[steps]))
 
     def cost_notes(self, run: PlannedRun) -> list[str]:
-        """What epsilon comes to, what it covers, and how much louder than a client the noise is."""
+        """State the final epsilon, what it covers, and the ratio of noise to one client's update."""
         settings, rate = self.settings, run.in_round / len(run.train_sizes)
         spent = compute_epsilon(
             [Steps(rate, run.rounds)], noise=settings.multiplier, delta=settings.tolerated
@@ -119,70 +119,72 @@ class DPClients(Protection[DPClientsSettings]):
             *([f"{self.name}: noise {settings.origin}"] if settings.noise_seed == "run" else []),
         ]
 
-    # who takes part
+    # client sampling
 
     def sample_clients(
         self, clients: int, *, fraction: float, round: int, seed: int, state: MutableMapping[str, Tensor]
     ) -> Sequence[int]:
-        """Draw every client on its own (Poisson), as the accountant assumes; a round may be empty."""
+        """Sample every client independently (Poisson), as the accountant assumes; a round may be empty."""
         rate = clients_per_round(clients, fraction) / clients
         state[_RATE] = torch.tensor([rate], dtype=torch.float64)
         stream = self._stream("participation", round, seed=seed, memory=state)
         drawn: list[int] = stream.chosen(clients, rate).tolist()
         return drawn
 
-    # the client's half
+    # client half
 
-    def seal(self, update: Update, side: ClientContext) -> Update:
-        """Clip the difference from the round's start; diagnostics stay with the client."""
-        assert side.start is not None, "updates are sealed after training"
-        start = side.start.to(update.weights.device)
-        change = clip_to_norm(update.weights - start, float(side.received[_CLIP]))
-        told = {WITHIN: torch.tensor([change.within])} if self.settings.adaptive else {}
-        return replace(update, weights=start + change.vector, extras=told, diagnostics={})
+    def seal(self, update: Update, context: ClientContext) -> Update:
+        """Clip the difference from the round's start; diagnostics are not sent."""
+        assert context.start is not None, "updates are sealed after training"
+        start = context.start.to(update.weights.device)
+        change = clip_to_norm(update.weights - start, float(context.received[_CLIP]))
+        extras = {WITHIN: torch.tensor([change.within])} if self.settings.adaptive else {}
+        return replace(update, weights=start + change.vector, extras=extras, diagnostics={})
 
-    # the server's half
+    # server half
 
-    def begin(self, side: ServerContext) -> Message:
-        """Tell the clients the clipping norm."""
-        return {_CLIP: torch.tensor([self._clip(side.state)], dtype=torch.float64)}
+    def begin(self, context: ServerContext) -> Message:
+        """Send the clipping norm to the clients."""
+        return {_CLIP: torch.tensor([self._clip(context.state)], dtype=torch.float64)}
 
-    def finish(self, side: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor) -> RoundUpdates:
-        """Add up what is within the norm, add noise, and divide by the number of clients expected.
+    def finish(
+        self, context: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor
+    ) -> RoundUpdates:
+        """Sum the clipped updates, add noise, and divide by the expected number of clients.
 
-        Updates are clipped once more: rounding, or a client that does not clip, may have left them longer.
+        Updates are clipped again: rounding, or a client that does not clip, may have left them longer.
         """
-        clip, noises = self._clip(side.state), self._noises
-        expected = float(side.state[_RATE]) * side.population
-        total = torch.zeros(len(side.weights), dtype=torch.float64)
+        clip, noises = self._clip(context.state), self._noises
+        expected = float(context.state[_RATE]) * context.population
+        total = torch.zeros(len(context.weights), dtype=torch.float64)
         for row in rows:
-            total += clip_to_norm(row.double() - side.weights.double(), clip).vector
-        stream = self._stream("noise", side.round, seed=side.seed, memory=side.state)
+            total += clip_to_norm(row.double() - context.weights.double(), clip).vector
+        stream = self._stream("noise", context.round, seed=context.seed, memory=context.state)
         total += torch.from_numpy(stream.normal(len(total)) * noises.updates * clip)
         if self.settings.adaptive:
             centred = sum(float(update.extras[WITHIN]) - 0.5 for _, update in received)
             part = (centred + noises.counts * float(stream.normal(1)[0])) / expected + 0.5
             clip = update_clip_norm(clip, part, quantile=self.settings.quantile, rate=self.settings.clip_rate)
-            side.state[_CLIP] = torch.tensor([clip], dtype=torch.float64)
-        side.state[_ROUNDS] = torch.tensor([side.round])
+            context.state[_CLIP] = torch.tensor([clip], dtype=torch.float64)
+        context.state[_ROUNDS] = torch.tensor([context.round])
         return RoundUpdates(
             updates=SummedUpdates(
                 clients=tuple(client for client, _ in received),
-                rows=(side.weights.double() + total / expected).float()[None],
+                rows=(context.weights.double() + total / expected).float()[None],
                 samples=torch.tensor([expected], dtype=torch.float64),
                 steps=torch.tensor([float(sum(update.steps for _, update in received))], dtype=torch.float64),
                 extras=({},),
-                layout=side.layout,
-                uniform=side.method.weighting == "uniform",
+                layout=context.layout,
+                uniform=context.method.weighting == "uniform",
             ),
             loss=sum(update.loss for _, update in received) / len(received) if received else math.nan,
             seen=sum(update.seen for _, update in received),
         )
 
-    # the record
+    # disclosure
 
     def disclose(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
-        """Updates are clipped when they leave, and noised only behind the server."""
+        """List the entries: updates are clipped when sent, and noised only at the server."""
         state = ", ".join(method.in_state)
         how = {
             state: "clipped; the server adds noise to the sum",
@@ -194,7 +196,7 @@ class DPClients(Protection[DPClientsSettings]):
         ]
 
     def privacy_spent(self, state: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Epsilon after the rounds so far: a function of their number, the rate and the noise alone."""
+        """Compute epsilon after the rounds so far; it depends only on number of rounds, rate and noise."""
         if _ROUNDS not in state:
             return {}
         settings, rate, rounds = self.settings, float(state[_RATE]), int(state[_ROUNDS])
@@ -209,7 +211,7 @@ class DPClients(Protection[DPClientsSettings]):
         )
 
     def statement(self) -> str:
-        """Who can learn what."""
+        """State who can learn what."""
         return (
             "Each client's update was shortened to a norm before it left, and the server added Gaussian "
             "noise to their sum: the weights of every round hide, up to epsilon and delta, whether a client "

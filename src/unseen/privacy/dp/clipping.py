@@ -1,4 +1,4 @@
-"""Bounds on what one client may contribute, fixed or following a quantile of the clients' norms."""
+"""Bounds on a client's contribution, fixed or following a quantile of the clients' norms."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 
 class ClippedVector(NamedTuple):
-    """A vector no longer than the bound, and whether it was within the bound before."""
+    """A vector clipped to the bound, and whether it was within the bound before."""
 
     vector: Tensor
     within: bool
 
 
 def clip_to_norm(vector: Tensor, bound: float) -> ClippedVector:
-    """Shorten a vector to the bound if it is longer."""
+    """Scale a vector down to the bound if its norm is larger."""
     norm = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
     if norm <= bound:
         return ClippedVector(vector, True)
@@ -25,7 +25,7 @@ def clip_to_norm(vector: Tensor, bound: float) -> ClippedVector:
 
 
 class NoiseSplit(NamedTuple):
-    """One mechanism's noise divided between a sum of updates and a count of those within the bound.
+    """One mechanism's noise, split between the sum of updates and the count of those within the bound.
 
     updates  the noise multiplier for the sum of updates, whose parts have norm 1 in units of the bound
     counts   the standard deviation for the sum of the counts (each +1/2 or -1/2)
@@ -36,9 +36,9 @@ class NoiseSplit(NamedTuple):
 
 
 def split_noise(noise: float, *, share: float) -> NoiseSplit:
-    """Divide so that both together spend what `noise` spends (Andrew et al. 2021, theorem 1).
+    """Split noise so that both parts together spend what `noise` spends (Andrew et al. 2021, theorem 1).
 
-    1/noise^2 = 1/updates^2 + 1/(2 counts)^2; `share` is the second term's part of the whole. With no share
+    1/noise^2 = 1/updates^2 + 1/(2 counts)^2; `share` is the second term's fraction of the whole. With share 0
     nothing is counted.
     """
     if not share:
@@ -47,5 +47,5 @@ def split_noise(noise: float, *, share: float) -> NoiseSplit:
 
 
 def update_clip_norm(bound: float, within: float, *, quantile: float, rate: float) -> float:
-    """Step the bound geometrically: C exp(-rate (b - quantile)) if a part b is within it (section 2)."""
+    """Update the bound geometrically: C exp(-rate (b - quantile)) for a fraction b within it (section 2)."""
     return bound * math.exp(-rate * (within - quantile))

@@ -1,4 +1,4 @@
-"""What both kinds of differential privacy share: the settings, and how a noise is found for an epsilon."""
+"""Common to both kinds of differential privacy: the settings, and the noise for a target epsilon."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ USUAL_NOISE = 1.0
 
 @dataclass(frozen=True)
 class DPSettings(Settings):
-    """Settings of differential privacy; what is left open is filled in before the run and written down."""
+    """Settings of differential privacy; open ones are filled in before the run and recorded."""
 
-    clip: float = setting(1.0, "the largest norm that one unit's part may have; what is longer is shortened")
+    clip: float = setting(1.0, "the largest norm of one unit's contribution; what is longer is clipped")
     noise: float | None = setting(
-        None, "standard deviation of the noise in units of `clip`; none = found for `epsilon`, else 1"
+        None, "std of the noise in units of `clip` (the noise multiplier); none = found for `epsilon`, else 1"
     )
     epsilon: float | None = setting(
-        None, "the most that the whole run may spend; none = whatever `noise` comes to"
+        None, "the most that the whole run may spend; none = whatever follows from `noise`"
     )
     delta: float | None = setting(
-        None, "chance with which epsilon may fail to hold; none = 1e-5, or 1 / units^1.1 if smaller"
+        None, "probability with which epsilon may not hold; none = 1e-5, or 1 / units^1.1 if smaller"
     )
     noise_seed: NoiseSeed = setting(
         "secret",
-        "secret = noise from a secret key, as a guarantee needs it; run = from --seed: repeatable, for "
-        "research, and no guarantee towards anyone who knows the seed",
+        "secret = noise from a secret key, as a guarantee requires; run = from --seed: reproducible, for "
+        "research, and no guarantee against anyone who knows the seed",
     )
 
     def __post_init__(self) -> None:
@@ -47,19 +47,19 @@ class DPSettings(Settings):
 
     @property
     def multiplier(self) -> float:
-        """The noise in units of `clip`, once it is known."""
+        """Noise in units of `clip`, once it is known."""
         if self.noise is None and self.epsilon is not None:
             raise ValueError("the noise for an epsilon is known only after `resolve`")
         return self.noise or USUAL_NOISE
 
     @property
     def tolerated(self) -> float:
-        """The delta, once it is known; before, the usual one."""
+        """Delta, once it is known; until then the default."""
         return self.delta or USUAL_DELTA
 
     @property
     def origin(self) -> str:
-        """Where the noise comes from, for the record."""
+        """Source of the noise, for the record."""
         if self.noise_seed == "secret":
             return "from a secret key"
         return "from the run's seed: repeatable, no guarantee towards anyone who knows it"
@@ -69,10 +69,10 @@ D = TypeVar("D", bound=DPSettings)
 
 
 def resolve_noise(settings: D, *, units: int, worst: Sequence[Steps]) -> D:
-    """Settings with a delta, and with the noise that keeps every one of `worst` within epsilon.
+    """Fill in delta, and the noise that keeps every one of `worst` within epsilon.
 
-    units  how many units there are, for the default delta
-    worst  the steps that the run will take, for each of the units that differ in this
+    units  number of units, for the default delta
+    worst  planned steps of each unit that differs in them
     """
     delta = settings.delta or default_delta(units)
     if settings.epsilon is None:
@@ -90,7 +90,7 @@ def resolve_noise(settings: D, *, units: int, worst: Sequence[Steps]) -> D:
 
 
 def privacy_record(settings: DPSettings, *, unit: str, epsilon: float, **more: Any) -> dict[str, Any]:
-    """What records say of a guarantee."""
+    """Build the records' entry on a guarantee."""
     return {
         "epsilon": epsilon,
         "delta": settings.tolerated,
@@ -103,7 +103,7 @@ def privacy_record(settings: DPSettings, *, unit: str, epsilon: float, **more: A
 
 
 def require_no_buffers(protection: str, module: nn.Module, reason: str) -> None:
-    """Refuse networks with batch norm, or anything else that carries numbers beside its parameters."""
+    """Refuse networks with batch norm or other buffers."""
     found = [entry.name for entry in Layout.of(module).entries if entry.kind is not Kind.PARAMETER]
     if found:
         raise UsageError(

@@ -1,7 +1,7 @@
-"""Noise from a key: normal and uniform numbers that only the holder of the key can foresee.
+"""Keyed noise: normal and uniform numbers that only the holder of the key can predict.
 
-The numbers come from SHAKE-256 over (key, name, counter), so that a key of 32 secret bytes makes noise that
-nobody can take off again; the same key and name give the same numbers wherever they are drawn.
+The numbers come from SHAKE-256 over (key, name, counter). With 32 secret bytes as the key nobody can subtract
+the noise; the same key and name give the same numbers on every machine.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _UNIFORM_BITS = 53
 
 
 def noise_key(kind: NoiseSeed, *, seed: int, memory: MutableMapping[str, Tensor]) -> bytes:
-    """The key that `memory` keeps (drawn from the operating system's entropy once), or the run's own.
+    """Return the key kept in `memory` (drawn once from the operating system's entropy), or the run's.
 
-    A kept key lets a round that is repeated after a crash draw the same noise: two noises on the same
-    values would tell more than one.
+    With a stored key, a round repeated after a crash draws the same noise: two noises on the same values
+    would reveal more than one.
     """
     if kind == "run":
         return derive_seed(seed, "differential privacy: noise").to_bytes(_KEY_BYTES, "little")
@@ -39,7 +39,7 @@ def noise_key(kind: NoiseSeed, *, seed: int, memory: MutableMapping[str, Tensor]
 
 
 class NoiseStream:
-    """The numbers of one key and name; every call draws further ones."""
+    """Stream of numbers of one key and name; every call draws the next ones."""
 
     def __init__(self, key: bytes, *name: Key) -> None:
         text = "\x1f".join(f"{type(part).__name__}:{part}" for part in name)
@@ -47,7 +47,7 @@ class NoiseStream:
         self._drawn = 0
 
     def uniform(self, count: int) -> Real:
-        """Numbers in [0, 1)."""
+        """Draw numbers in [0, 1)."""
         source = self._start.copy()
         source.update(self._drawn.to_bytes(8, "little"))
         self._drawn += 1
@@ -55,12 +55,12 @@ class NoiseStream:
         return whole.astype(np.float64) * 2.0**-_UNIFORM_BITS
 
     def normal(self, count: int) -> Real:
-        """Standard normal numbers (Box and Muller)."""
+        """Draw standard normal numbers (Box and Muller)."""
         pairs = -(-count // 2)
         lengths = np.sqrt(-2 * np.log1p(-self.uniform(pairs)))
         angles = 2 * np.pi * self.uniform(pairs)
         return np.concatenate([lengths * np.cos(angles), lengths * np.sin(angles)])[:count]
 
     def chosen(self, count: int, rate: float) -> Tensor:
-        """Positions of those of `count` that are drawn, each on its own with probability `rate` (Poisson)."""
+        """Sample positions below `count`, each independently with probability `rate` (Poisson)."""
         return torch.from_numpy(np.flatnonzero(self.uniform(count) < rate))

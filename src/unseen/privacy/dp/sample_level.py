@@ -1,6 +1,6 @@
-"""Differential privacy for samples: DP-SGD at every client, so that what leaves it hides each of its samples.
+"""Sample-level differential privacy: DP-SGD at every client, so that what it sends hides each sample.
 
-The server need not be trusted: noise is added where the data lies, in every step of training.
+The server need not be trusted: noise is added at the client, in every training step.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _CLIENT, _LAST, _TAKEN = "steps of ", "last round's ", "taken in this round"
 
 @dataclass(frozen=True)
 class DPSamplesSettings(DPSettings):
-    """Settings of differential privacy for samples."""
+    """Settings of sample-level differential privacy."""
 
 
 @register_protection
 class DPSamples(Protection[DPSamplesSettings]):
     """DP-SGD (Abadi et al. 2016): Poisson batches, clipped gradients of single samples, Gaussian noise.
 
-    What methods and optimisers do with such a gradient (momentum, proximal terms, control variates) costs
-    nothing more. Training losses and diagnostics would leave without noise, and so they stay at the client.
+    What methods and optimizers do with such a gradient (momentum, proximal terms, control variates) costs no
+    further privacy. Training losses and diagnostics would have no noise, so they are not sent.
     """
 
     name = "dp-samples"
@@ -58,7 +58,7 @@ class DPSamples(Protection[DPSamplesSettings]):
     sends = (SPENT,)
 
     def incompatibility(self, method: MethodTraits) -> str | None:
-        """Serve methods that use samples only by the loss that each has alone."""
+        """Accept methods that use samples only through their separate losses."""
         if method.topology == "pooled":
             return "it pools the data itself, so there is no client left that could add noise"
         return method.beyond_losses or None
@@ -73,11 +73,11 @@ class DPSamples(Protection[DPSamplesSettings]):
         )
 
     def resolve(self, run: PlannedRun) -> Self:
-        """Find delta, and the noise for a target epsilon at the client where it costs most."""
+        """Fill in delta, and the noise for a target epsilon at the client that spends most."""
         return type(self)(resolve_noise(self.settings, units=max(run.train_sizes), worst=_planned_steps(run)))
 
     def cost_notes(self, run: PlannedRun) -> list[str]:
-        """What epsilon comes to, and what it covers."""
+        """State the final epsilon and what it covers."""
         settings = self.settings
         spent = max(
             compute_epsilon([steps], noise=settings.multiplier, delta=settings.tolerated)
@@ -92,39 +92,41 @@ class DPSamples(Protection[DPSamplesSettings]):
             *([f"{self.name}: noise {settings.origin}"] if settings.noise_seed == "run" else []),
         ]
 
-    # the client's half
+    # client half
 
-    def before_training(self, work: ClientWork, side: ClientContext) -> None:
-        """Let the client draw batches and find gradients as DP-SGD does."""
-        key = noise_key(self.settings.noise_seed, seed=side.seed, memory=side.memory)
-        stream = NoiseStream(key, self.name, side.client, side.round)
-        training = _PrivateTraining(work, self.settings, stream, side.memory)
+    def before_training(self, work: ClientWork, context: ClientContext) -> None:
+        """Make the client draw batches and compute gradients as DP-SGD does."""
+        key = noise_key(self.settings.noise_seed, seed=context.seed, memory=context.memory)
+        stream = NoiseStream(key, self.name, context.client, context.round)
+        training = _PrivateTraining(work, self.settings, stream, context.memory)
         work.draw, work.differentiate = training.draw, training.differentiate
 
-    def seal(self, update: Update, side: ClientContext) -> Update:
-        """Send the state and what the accountant needs; losses and the sizes of drawn batches stay here."""
-        taken = side.memory[_TAKEN]
+    def seal(self, update: Update, context: ClientContext) -> Update:
+        """Send the state and what the accountant needs, but no losses and no sizes of drawn batches."""
+        taken = context.memory[_TAKEN]
         expected = round(float(taken[0] * taken[1]) * update.samples)
         extras = {**update.extras, SPENT: taken}
         return replace(update, loss=0.0, seen=expected, diagnostics={}, extras=extras)
 
-    # the server's half
+    # server half
 
-    def finish(self, side: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor) -> RoundUpdates:
-        """Count each client's steps, and hand on what it sent; nobody told a loss."""
+    def finish(
+        self, context: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor
+    ) -> RoundUpdates:
+        """Count each client's steps and stack what it sent; there is no loss."""
         sent = {client: update.extras[SPENT] for client, update in received}
-        for client in side.clients:
-            _count(side.state, _CLIENT + client, sent.get(client))
+        for client in context.clients:
+            _count(context.state, _CLIENT + client, sent.get(client))
         plain = [
             ReceivedUpdate(client, replace(update, extras=_without(update.extras, SPENT)))
             for client, update in received
         ]
-        return replace(stack_updates(plain, rows, side.layout), loss=math.nan)
+        return replace(stack_updates(plain, rows, context.layout), loss=math.nan)
 
-    # the record
+    # disclosure
 
     def disclose(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
-        """The state is noised; the rest is made of it or says nothing of a sample."""
+        """List the entries: the state is noised; the rest follows from it or is independent of samples."""
         weights = update.weights
         return [
             DisclosureEntry(", ".join(method.in_state), weights.numel(), weights.nbytes, NOISED),
@@ -137,7 +139,7 @@ class DPSamples(Protection[DPSamplesSettings]):
         ]
 
     def privacy_spent(self, state: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Epsilon of the client that has spent most; their samples are different ones, so nothing adds up."""
+        """Compute epsilon of the client that spent most; it is the run's, as samples are disjoint."""
         histories = {
             tuple(Steps(rate, int(number)) for rate, number in value.tolist())
             for key, value in state.items()
@@ -160,7 +162,7 @@ class DPSamples(Protection[DPSamplesSettings]):
         )
 
     def statement(self) -> str:
-        """Who can learn what."""
+        """State who can learn what."""
         return (
             "Every client clipped the gradient of each training sample and added Gaussian noise before it "
             "used them: all that it sent while training hides, up to epsilon and delta, whether a sample was "
@@ -171,7 +173,7 @@ class DPSamples(Protection[DPSamplesSettings]):
 
 
 class _PrivateTraining:
-    """How one client draws batches and finds gradients in one round."""
+    """DP-SGD of one client in one round: how it draws batches and computes gradients."""
 
     def __init__(
         self,
@@ -187,7 +189,7 @@ class _PrivateTraining:
     def draw(
         self, count: int, batch_size: int, *, generator: torch.Generator, batches: int | None = None
     ) -> Iterator[Tensor]:
-        """Draw batches in which every sample is on its own with the same chance; some may be empty."""
+        """Draw batches with every sample independently at the same probability; some may be empty."""
         rate = min(batch_size / count, 1.0)
         self.expected = min(batch_size, count)
         for _ in range(steps_in_epoch(count, batch_size, batches)):
@@ -196,7 +198,7 @@ class _PrivateTraining:
             yield self.stream.chosen(count, rate)
 
     def differentiate(self, loss: Loss, batch: Batch) -> Tensor:
-        """Put (sum of clipped gradients + noise) / expected size of a batch into the flat gradient."""
+        """Write (sum of clipped gradients + noise) / expected batch size to the flat gradient."""
         gradient, clip = self.work.flat.gradient, self.settings.clip
         with self.work.prepare.autocast():
             total = sum_clipped_gradients(self.work.flat, loss, batch, bound=clip)
@@ -205,17 +207,17 @@ class _PrivateTraining:
         return total / max(len(batch.targets), 1)
 
     def _remember(self) -> None:
-        """Note what was taken so far; of several rates the largest counts for all steps."""
+        """Save the steps so far; of several rates the largest counts for all steps."""
         self.memory[_TAKEN] = torch.tensor([self.rate, self.steps], dtype=torch.float64)
 
 
 def steps_in_epoch(count: int, batch_size: int, batches: int | None) -> int:
-    """As many steps as batches in order would be."""
+    """Return the number of steps per epoch, as many as for batches in order."""
     return batches or -(-count // batch_size)
 
 
 def _planned_steps(run: PlannedRun) -> list[Steps]:
-    """The steps of a client that takes part in every round, for every number of samples there is."""
+    """List the steps of a client that takes part in every round, for every number of samples."""
     plan = run.plan
     return [
         Steps(
@@ -227,7 +229,7 @@ def _planned_steps(run: PlannedRun) -> list[Steps]:
 
 
 def _count(state: MutableMapping[str, Tensor], key: str, taken: Tensor | None) -> None:
-    """Add a round's (rate, steps) to a client's; one that was asked and is not heard counts as before."""
+    """Add a round's (rate, steps) to a client's; without an answer, it counts as in its last round."""
     known = state.get(key)
     if taken is None:
         taken = state.get(_LAST + key)

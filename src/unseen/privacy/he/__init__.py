@@ -1,4 +1,4 @@
-"""Ciphertexts and what a server computes on them; knows bytes and numbers, nothing of models or training.
+"""Homomorphic encryption of updates.
 
-Without torch, so that the process in which the server computes starts at once.
+This file, `ckks` and `server_process` load without torch, so that the server process starts at once.
 """

@@ -1,4 +1,9 @@
-"""The encrypted weighted sum: factors for the server, and the way back at a key holder."""
+"""One encrypted round: from ciphertexts to a decrypted combination of the updates.
+
+The server forms encrypted inner products and weighted sums; key holders decrypt. For gradient surgery a key
+holder decrypts the K x K Gram matrix and decides. The server never sees the matrix: it gets K coefficients,
+and the numbers of conflicts and of changes.
+"""
 
 from __future__ import annotations
 
@@ -48,19 +53,19 @@ MEAN = "mean of the updates and of the training loss"
 
 
 class Factors(NamedTuple):
-    """What the server multiplies each client's scaled rows by, and the sum's own order of magnitude."""
+    """Factors of the clients' scaled rows, and the order of magnitude of the sum."""
 
     of_clients: dict[str, float]
     magnitude: int
 
     @property
     def leading(self) -> float:
-        """What becomes of the ones at the rows' beginnings."""
+        """Expected value of the leading ones in the sum."""
         return sum(drop_negligible(self.of_clients).values())
 
 
 def rescale_factors(shares: Mapping[str, float], magnitudes: Mapping[str, int]) -> Factors:
-    """Bring clients of different orders of magnitude to the largest one."""
+    """Rescale clients of different orders of magnitude to the largest one."""
     largest = max(magnitudes.values())
     return Factors(
         {client: share * BASE ** (magnitudes[client] - largest) for client, share in shares.items()}, largest
@@ -68,7 +73,7 @@ def rescale_factors(shares: Mapping[str, float], magnitudes: Mapping[str, int]) 
 
 
 def sum_request(ciphertexts: list[bytes], *parts: Factors) -> Message:
-    """What the server sends to a key holder."""
+    """Build the request to decrypt a sum, for a key holder."""
     return {
         SUM: join_parts(ciphertexts),
         SIZES: torch.tensor([part.magnitude for part in parts]),
@@ -76,13 +81,13 @@ def sum_request(ciphertexts: list[bytes], *parts: Factors) -> Message:
     }
 
 
-def decrypt_sum(message: Message, holder: KeyHolder, division: CiphertextLayout) -> Message:
-    """The key holder's answer: the mean change of the parameters, of the statistics, and the loss."""
+def decrypt_sum(message: Message, holder: KeyHolder, packing: CiphertextLayout) -> Message:
+    """Decrypt the mean change of the parameters and of the statistics, and the loss, at a key holder."""
     rows = [holder.decrypt(part) for part in split_parts(message[SUM])]
     vectors = [
         from_rows(rows[place.start : place.stop], numbers=numbers, magnitude=magnitude, leading=leading)
         for place, numbers, magnitude, leading in zip(
-            division.rows, division.sizes, message[SIZES].tolist(), message[LEADING].tolist(), strict=True
+            packing.rows, packing.sizes, message[SIZES].tolist(), message[LEADING].tolist(), strict=True
         )
     ]
     return {MEAN: torch.from_numpy(np.concatenate(vectors)).float()}
@@ -96,7 +101,7 @@ _DIGITS = 2.0**-24
 def gram_request(
     products: list[bytes], *, clients: tuple[str, ...], magnitudes: Tensor, rows: int
 ) -> Message:
-    """What the server sends to a key holder; all but the products is in the open."""
+    """Build the request to decide on a Gram matrix, for a key holder; only the products are encrypted."""
     return {
         GRAM: join_parts(products),
         NAMES: bytes_to_tensor(json.dumps(clients).encode()),
@@ -105,34 +110,34 @@ def gram_request(
     }
 
 
-def decide_coefficients(message: Message, holder: KeyHolder, side: ClientContext) -> Message:
-    """The key holder's answer: how much each client's update counts.
+def decide_coefficients(message: Message, holder: KeyHolder, context: ClientContext) -> Message:
+    """Decrypt the Gram matrix at a key holder, and return the coefficient of each client's update.
 
-    Coefficients are rounded, because digits within the scheme's noise would tell of the key.
+    Coefficients are rounded, because digits within the scheme's noise would leak information on the key.
     """
-    plan = side.method.surgery
-    if plan is None:
-        raise UnseenError(f"{side.method.name} needs no Gram matrix; it is not decrypted")
+    surgery = context.method.surgery
+    if surgery is None:
+        raise UnseenError(f"{context.method.name} needs no Gram matrix; it is not decrypted")
     names = tuple(json.loads(tensor_to_bytes(message[NAMES])))
     entries = np.array([holder.decrypt(part)[0] for part in split_parts(message[GRAM])])
     matrix = decode_gram(entries, clients=len(names), rows=int(message[ROWS]), magnitudes=message[SIZES])
-    return surgery_decisions(matrix, plan, names, side)
+    return surgery_decisions(matrix, surgery, names, context)
 
 
 def surgery_decisions(
-    matrix: Tensor, plan: GradientSurgery, names: tuple[str, ...], side: ClientContext
+    matrix: Tensor, surgery: GradientSurgery, names: tuple[str, ...], context: ClientContext
 ) -> Message:
     """Run the method's algorithm on the decrypted matrix."""
-    outcome = plan.run(matrix, names, seed=side.seed, round=side.round)
-    coefficients = (plan.coefficients(outcome) / _DIGITS).round() * _DIGITS
-    return {COEFFICIENTS: coefficients, DECISIONS: torch.tensor([outcome.conflicts, outcome.steps])}
+    result = surgery.run(matrix, names, seed=context.seed, round=context.round)
+    coefficients = (surgery.coefficients(result) / _DIGITS).round() * _DIGITS
+    return {COEFFICIENTS: coefficients, DECISIONS: torch.tensor([result.conflicts, result.steps])}
 
 
 def decode_gram(entries: Real, *, clients: int, rows: int, magnitudes: Tensor) -> Tensor:
-    """The Gram matrix of the changes, from decrypted products of scaled rows.
+    """Compute the Gram matrix of the changes from decrypted products of scaled rows.
 
-    Each of the rows that lead with a one has added a one. What is within the noise is taken for zero: no
-    decision hangs on it.
+    Each row's leading one has added a one. Values within the noise are set to zero, so that no decision
+    depends on them.
     """
     pairs = list(combinations_with_replacement(range(clients), 2))
     if len(entries) != len(pairs) or len(magnitudes) != clients:
@@ -152,87 +157,89 @@ def decode_gram(entries: Real, *, clients: int, rows: int, magnitudes: Tensor) -
 
 
 DECIDE, OPEN = (torch.tensor([number]) for number in (4, 5))
-"""Steps after those of delivering the key: decide on a Gram matrix, open a sum."""
+"""Steps after those of the key exchange: decide on a Gram matrix, decrypt a sum."""
 
 
 class EncryptedRound:
-    """Passes bytes between the clients and the process that computes on them."""
+    """Server half of a round: passes bytes between the clients and the process that computes on them."""
 
     def __init__(
-        self, process: ServerProcess, side: ServerContext, received: Sequence[ReceivedUpdate]
+        self, process: ServerProcess, context: ServerContext, received: Sequence[ReceivedUpdate]
     ) -> None:
-        self.process, self.side, self.received = process, side, received
-        self.division = CiphertextLayout.of(side.layout)
+        self.process, self.context, self.received = process, context, received
+        self.packing = CiphertextLayout.of(context.layout)
         self.clients = tuple(client for client, _ in received)
         self.samples = torch.tensor([update.samples for _, update in received], dtype=torch.float64)
 
-    def merged(self) -> RoundUpdates:
-        """Combine the updates as the method does, and have only the outcome decrypted."""
+    def aggregate(self) -> RoundUpdates:
+        """Combine the updates as the method does, and have only the result decrypted."""
         for client, update in self.received:
-            parts = check_ciphertexts(client, update.extras, self.division)
+            parts = check_ciphertexts(client, update.extras, self.packing)
             self.process.run(EncryptedServer.take, client, parts)
         sizes = torch.stack([update.extras[MAGNITUDES] for _, update in self.received])
-        plan, told = self.side.method.surgery, dict[str, Any]()
-        equal = normalize_weights(client_weights(self.samples, self.side.method.buffer_weighting))
-        shares = equal if plan is None else self._decided(plan, sizes[:, 0], told)
+        surgery, summary = self.context.method.surgery, dict[str, Any]()
+        equal = normalize_weights(client_weights(self.samples, self.context.method.buffer_weighting))
+        shares = equal if surgery is None else self._request_coefficients(surgery, sizes[:, 0], summary)
         both = [
             rescale_factors(self._by_client(share), self._by_client(size))
             for share, size in ((shares, sizes[:, 0]), (equal, sizes[:, 1]))
         ]
         ciphertexts = [
             ciphertext
-            for rows, part in zip(self.division.rows, both, strict=True)
+            for rows, part in zip(self.packing.rows, both, strict=True)
             for ciphertext in self.process.run(EncryptedServer.weighted_sum, rows, part.of_clients)
         ]
         self.process.run(EncryptedServer.forget)
-        answer = self._asked({STEP: OPEN, **sum_request(ciphertexts, *both)}, "sum")
-        return self._opened(answer[MEAN], told)
+        answer = self._ask({STEP: OPEN, **sum_request(ciphertexts, *both)}, "sum")
+        return self._round_updates(answer[MEAN], summary)
 
-    def _decided(self, plan: GradientSurgery, sizes: Tensor, told: dict[str, Any]) -> Tensor:
-        """Have a key holder turn encrypted inner products into coefficients; `told` gets its counts."""
-        rows = len(self.division.rows[0])
+    def _request_coefficients(
+        self, surgery: GradientSurgery, sizes: Tensor, summary: dict[str, Any]
+    ) -> Tensor:
+        """Have a key holder turn encrypted inner products into coefficients; add its counts to `summary`."""
+        rows = len(self.packing.rows[0])
         products = self.process.run(EncryptedServer.gram, rows)
         question = gram_request(products, clients=self.clients, magnitudes=sizes, rows=rows)
-        answer = self._asked({STEP: DECIDE, **question}, "Gram matrix")
+        answer = self._ask({STEP: DECIDE, **question}, "Gram matrix")
         conflicts, steps = answer[DECISIONS].tolist()
-        told |= {"conflicting_pairs": conflicts, plan.steps: steps}
+        summary |= {"conflicting_pairs": conflicts, surgery.steps: steps}
         return answer[COEFFICIENTS]
 
-    def _asked(self, message: Message, what: str) -> Message:
-        found = ask_in_turn(self.clients, message, self.side.ask)
+    def _ask(self, message: Message, what: str) -> Message:
+        found = ask_in_turn(self.clients, message, self.context.ask)
         if found is None:
             raise UnseenError(
-                f"round {self.side.round}: no client could decrypt the {what}; the faults in the records say "
-                "why"
+                f"round {self.context.round}: no client could decrypt the {what}; the faults in the records "
+                "say why"
             )
         return found[1]
 
     def _by_client(self, values: Tensor) -> dict[str, Any]:
         return dict(zip(self.clients, values.tolist(), strict=True))
 
-    def _opened(self, mean: Tensor, told: dict[str, Any]) -> RoundUpdates:
-        """The decrypted mean as what the method's server half gets: one row."""
-        side, division, updates = self.side, self.division, [update for _, update in self.received]
-        parameters, _ = division.sizes
-        state = side.weights.detach().cpu().clone()
-        state[division.parameters] += mean[:parameters]
-        state[division.statistics] += mean[parameters:-1]
-        if division.counters.stop > division.counters.start:
+    def _round_updates(self, mean: Tensor, summary: dict[str, Any]) -> RoundUpdates:
+        """Turn the decrypted mean into the input of the method's server half: one row."""
+        context, packing, updates = self.context, self.packing, [update for _, update in self.received]
+        parameters, _ = packing.sizes
+        state = context.weights.detach().cpu().clone()
+        state[packing.parameters] += mean[:parameters]
+        state[packing.statistics] += mean[parameters:-1]
+        if packing.counters.stop > packing.counters.start:
             sent = torch.stack([update.extras[COUNTERS] for update in updates])
-            state[division.counters] = largest_counters(sent)
+            state[packing.counters] = largest_counters(sent)
         common: dict[str, Any] = {
             "clients": self.clients,
             "rows": state[None],
             "samples": self.samples.sum()[None],
             "steps": torch.tensor([sum(update.steps for update in updates)], dtype=torch.float64),
             "extras": ({},),
-            "layout": side.layout,
+            "layout": context.layout,
         }
-        weight = sum(statistics_weight(update.samples, side.method) for update in updates)
+        weight = sum(statistics_weight(update.samples, context.method) for update in updates)
         return RoundUpdates(
-            updates=SummedUpdates(**common, uniform=side.method.weighting == "uniform")
-            if side.method.surgery is None
-            else CombinedUpdates(**common, summary=told),
+            updates=SummedUpdates(**common, uniform=context.method.weighting == "uniform")
+            if context.method.surgery is None
+            else CombinedUpdates(**common, summary=summary),
             loss=float(mean[-1]) * weight / float(self.samples.sum()),
             seen=sum(update.seen for update in updates),
         )

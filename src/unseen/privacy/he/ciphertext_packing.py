@@ -1,8 +1,12 @@
-"""A vector as rows that fit into ciphertexts, brought to a size at which encryption loses nothing.
+"""Packing a client's update into ciphertexts: scaled rows of its parameters and of its statistics.
 
-CKKS keeps about seven digits behind the point whatever a number's size, so that a small update must be
-scaled up first. A client tells by which power of sixteen: the order of magnitude of its update, no more.
-Every row begins with a one, by which whoever decrypts a sum sees whether all clients used the same key.
+CKKS keeps about seven decimal places whatever a number's size, so a small update must be scaled up first. A
+client discloses the power of sixteen: the order of magnitude of its update. Every row begins with a one,
+which shows after decryption of a sum whether all clients used the same key.
+
+Parameters and statistics are weighted differently (gradient surgery combines only parameters) and differ in
+size. The training loss is sent with the statistics. Batch counters are not encrypted: encryption cannot find
+their largest value, and they disclose no more than the number of steps.
 """
 
 from __future__ import annotations
@@ -25,22 +29,22 @@ from unseen.training import Update
 FILLED = SLOTS - 1
 BASE = 16.0
 SMALLEST_NORM = 32.0
-"""Scaled vectors have a length from here to below `BASE` times that, whose square a ciphertext can hold."""
+"""Scaled vectors have a norm from here to below `BASE` times that, whose square a ciphertext can hold."""
 LOWEST = -20
-"""The order of magnitude of a vector of zeros, and of all that are next to nothing."""
+"""Order of magnitude of a vector of zeros, and the smallest of any vector."""
 GRID = 2.0**-20
-"""Decrypted numbers are rounded to this: finer digits are the scheme's noise, which tells of the key."""
+"""Decrypted numbers are rounded to this: finer digits are the scheme's noise, which depends on the key."""
 TOLERANCE = 1e-4
-"""By how much the leading one may be off."""
+"""Tolerance of the leading one."""
 
 
 def count_rows(numbers: int) -> int:
-    """How many ciphertexts hold a vector."""
+    """Count the ciphertexts that a vector needs."""
     return -(-numbers // FILLED)
 
 
 def find_magnitude(vector: Real) -> int:
-    """The power of sixteen that brings a vector to a length of [32, 512)."""
+    """Find the power of sixteen that scales a vector to a norm in [32, 512)."""
     length = float(np.linalg.norm(vector))
     if length == 0:
         return LOWEST
@@ -48,7 +52,7 @@ def find_magnitude(vector: Real) -> int:
 
 
 def to_rows(vector: Real, magnitude: int) -> Real:
-    """Scale, cut and lead every row with a one."""
+    """Scale a vector and split it into rows, each with a leading one."""
     rows = np.zeros((count_rows(len(vector)), SLOTS))
     rows[:, 0] = 1
     filled = np.zeros(len(rows) * FILLED)
@@ -58,9 +62,9 @@ def to_rows(vector: Real, magnitude: int) -> Real:
 
 
 def from_rows(rows: Sequence[Real], *, numbers: int, magnitude: int, leading: float) -> Real:
-    """The vector that decrypted rows hold, digits within the noise rounded off.
+    """Join decrypted rows into the vector, with digits within the noise rounded off.
 
-    leading  what the weighted sum must have made of the ones
+    leading  expected value of the leading ones in the weighted sum
     """
     if len(rows) != count_rows(numbers) or any(len(row) != SLOTS for row in rows):
         raise UnseenError(
@@ -84,7 +88,7 @@ PARTS = 2
 
 @dataclass(frozen=True)
 class CiphertextLayout:
-    """Where in a state the parts lie, and how many ciphertexts each takes."""
+    """Parts of a state, and the ciphertexts of each."""
 
     parameters: slice
     statistics: slice
@@ -92,60 +96,64 @@ class CiphertextLayout:
 
     @classmethod
     def of(cls, layout: Layout) -> CiphertextLayout:
-        """Divide by kind."""
+        """Split a state by kind of tensor."""
         return cls(*(layout.extent(kind) for kind in Kind))
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Numbers in the two parts; the statistics end with the loss."""
+        """Number of values in the two parts; the statistics end with the loss."""
         parameters, statistics = (place.stop - place.start for place in (self.parameters, self.statistics))
         return parameters, statistics + 1
 
     @property
     def rows(self) -> tuple[range, range]:
-        """Which ciphertexts hold which part."""
+        """Ciphertexts of the two parts."""
         first, second = map(count_rows, self.sizes)
         return range(first), range(first, first + second)
 
 
 def statistics_weight(samples: int, method: MethodTraits) -> float:
-    """By what a client's statistics count in their mean."""
+    """Return a client's weight in the mean of the statistics."""
     return float(samples) if method.buffer_weighting == "samples" else 1.0
 
 
 def encrypt_update(
     update: Update, start: Tensor, holder: KeyHolder, *, method: MethodTraits, layout: Layout
 ) -> dict[str, Tensor]:
-    """What a client sends in place of its state.
+    """Encrypt a client's update: what it sends in place of its state.
 
     The loss is multiplied so that the mean of the statistics gives the mean loss by samples.
     """
-    division = CiphertextLayout.of(layout)
+    packing = CiphertextLayout.of(layout)
     weights = update.weights.detach().cpu()
     change: Real = (weights.double() - start.detach().cpu().double()).numpy()
     loss = update.loss * update.samples / statistics_weight(update.samples, method)
-    vectors = change[division.parameters], np.append(change[division.statistics], loss)
+    vectors = change[packing.parameters], np.append(change[packing.statistics], loss)
     magnitudes = [find_magnitude(vector) for vector in vectors]
     rows = [row for vector, size in zip(vectors, magnitudes, strict=True) for row in to_rows(vector, size)]
     sent = {
         CIPHERTEXTS: join_parts([holder.encrypt(row) for row in rows]),
         MAGNITUDES: torch.tensor(magnitudes),
     }
-    counters = weights[division.counters]
+    counters = weights[packing.counters]
     return sent | ({COUNTERS: counters.clone()} if len(counters) else {})
 
 
-def check_ciphertexts(client: str, extras: Mapping[str, Tensor], division: CiphertextLayout) -> list[bytes]:
-    """What a client sent, after a look at its size, which is all that can be looked at."""
-    expected, counters = sum(map(len, division.rows)), division.counters
+def check_ciphertexts(client: str, extras: Mapping[str, Tensor], packing: CiphertextLayout) -> list[bytes]:
+    """Check the sizes of what a client sent, and return its ciphertexts."""
+    expected, counters = sum(map(len, packing.rows)), packing.counters
     try:
         parts = split_parts(extras[CIPHERTEXTS])
     except UnseenError as error:
         raise UnseenError(f"client {client!r}: {error}") from error
-    told = len(extras.get(COUNTERS, ()))
-    if len(parts) != expected or len(extras[MAGNITUDES]) != PARTS or told != counters.stop - counters.start:
+    counted = len(extras.get(COUNTERS, ()))
+    if (
+        len(parts) != expected
+        or len(extras[MAGNITUDES]) != PARTS
+        or counted != counters.stop - counters.start
+    ):
         raise UnseenError(
-            f"client {client!r} sent {len(parts)} ciphertexts and {told} counters, expected were {expected} "
-            f"and {counters.stop - counters.start}: does it train the same model?"
+            f"client {client!r} sent {len(parts)} ciphertexts and {counted} counters, expected were "
+            f"{expected} and {counters.stop - counters.start}: does it train the same model?"
         )
     return parts

@@ -1,4 +1,4 @@
-"""The CKKS scheme as TenSEAL offers it: parameters, and the one object that holds the secret key.
+"""The CKKS scheme by TenSEAL: parameters, and the one object that holds the secret key.
 
 One level of multiplication is all that is ever needed: Gram entries multiply two fresh ciphertexts, the
 weighted sum multiplies a fresh ciphertext by a plain number. So two primes carry data (60 and 40 bits) and
@@ -22,17 +22,17 @@ DEGREE = 8192
 PRIMES = (60, 40, 60)
 """Bits of the coefficient modulus."""
 SCALE = 2.0**40
-"""Numbers are multiplied by this before they become whole ones."""
+"""Numbers are multiplied by this before rounding to integers."""
 SLOTS = DEGREE // 2
-"""Numbers in a ciphertext."""
+"""Numbers per ciphertext."""
 LARGEST = 2.0 ** (PRIMES[0] - 40 - 1)
-"""What a multiplied ciphertext can hold; beyond it numbers wrap around."""
+"""Largest value in a multiplied ciphertext; larger ones wrap around."""
 NOISE, NOISE_PER_ROW = 1e-5, 1e-6
-"""More than the scheme's own error on a sum of products (measured: 2e-6, and 1.3e-7 for each added up)."""
+"""Bounds on the scheme's error of a sum of products (measured: 2e-6, and 1.3e-7 per summand)."""
 
 
 def import_tenseal() -> Any:
-    """TenSEAL, or what to install."""
+    """Import TenSEAL, or raise an error that names the extra to install."""
     try:
         import tenseal
     except ImportError as error:
@@ -41,9 +41,9 @@ def import_tenseal() -> Any:
 
 
 class KeyHolder:
-    """A client that holds the secret key; the server must never get to see this object or `secret`.
+    """Holder of the secret key, a client; the server must never get this object or `secret`.
 
-    All clients hold the same key, so that they encrypt with it too, and no public key is needed.
+    All clients hold the same key and encrypt with it, so no public key is needed.
     """
 
     def __init__(self, context: Any) -> None:
@@ -53,7 +53,7 @@ class KeyHolder:
     def make(cls, *, products: bool) -> KeyHolder:
         """Draw a new key from the operating system's randomness.
 
-        products  whether the server shall multiply ciphertexts and sum up their slots
+        products  whether the server multiplies ciphertexts and sums their slots
         """
         tenseal = import_tenseal()
         context = tenseal.context(
@@ -70,7 +70,7 @@ class KeyHolder:
 
     @classmethod
     def open(cls, secret: bytes) -> KeyHolder:
-        """Take up a key that was kept or received."""
+        """Load a key that was stored or received."""
         context = open_context(secret)
         if not context.is_private():
             raise UnseenError("this is not a secret key of the encryption: it has only the public part")
@@ -78,11 +78,11 @@ class KeyHolder:
 
     @cached_property
     def secret(self) -> bytes:
-        """The key, for other clients and for the client's own memory."""
+        """Serialized key, for other clients and for the client's own state."""
         return self._saved(secret=True, products=False)
 
     def public(self, *, products: bool) -> bytes:
-        """The public context, for the server: what it needs to compute, not to read."""
+        """Serialize the public context for the server: enough to compute, not to decrypt."""
         return self._saved(secret=False, products=products)
 
     def encrypt(self, numbers: Real) -> bytes:
@@ -90,7 +90,7 @@ class KeyHolder:
         return bytes(import_tenseal().ckks_vector(self._context, numbers).serialize())
 
     def decrypt(self, ciphertext: bytes) -> Real:
-        """Read a ciphertext."""
+        """Decrypt a ciphertext."""
         return np.array(open_ciphertext(self._context, ciphertext).decrypt(), dtype=np.float64)
 
     def _saved(self, *, secret: bool, products: bool) -> bytes:
@@ -104,7 +104,7 @@ class KeyHolder:
 
 
 def open_context(saved: bytes) -> Any:
-    """Read a context, public or secret."""
+    """Deserialize a context, public or secret."""
     try:
         return import_tenseal().context_from(saved, n_threads=1)
     except ValueError as error:
@@ -114,7 +114,7 @@ def open_context(saved: bytes) -> Any:
 
 
 def open_ciphertext(context: Any, ciphertext: bytes) -> Any:
-    """Read a ciphertext, still encrypted."""
+    """Deserialize a ciphertext, still encrypted."""
     try:
         return import_tenseal().ckks_vector_from(context, ciphertext)
     except (ValueError, RuntimeError) as error:

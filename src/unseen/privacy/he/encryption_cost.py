@@ -1,4 +1,4 @@
-"""What encryption costs, measured on a few ciphertexts just before a run."""
+"""The cost of encryption, measured on a few ciphertexts just before a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Calibration:
-    """Seconds for one ciphertext and bytes of one, on this machine.
+    """Seconds and bytes per ciphertext on this machine.
 
     multiply  a product of two ciphertexts, added up; `slots` is the closing sum over a product's slots
     weigh     a ciphertext times a number, added up
@@ -37,9 +37,9 @@ class Calibration:
 
 @dataclass(frozen=True)
 class RoundCost:
-    """What a round will take.
+    """Estimated cost of a round.
 
-    opening_down  bytes that the one client gets who decrypts
+    opening_down  bytes sent to the client that decrypts
     """
 
     at_client: float
@@ -51,7 +51,7 @@ class RoundCost:
 
 
 def calibrate(*, products: bool, times: int = 2) -> Calibration:
-    """Encrypt, compute and decrypt a few rows with a key made for this and thrown away."""
+    """Time encryption, arithmetic and decryption of a few rows with a throwaway key."""
     holder, server = KeyHolder.make(products=products), EncryptedServer()
     public = holder.public(products=products)
     server.open(public)
@@ -80,9 +80,9 @@ def calibrate(*, products: bool, times: int = 2) -> Calibration:
     )
 
 
-def estimate(measured: Calibration, division: CiphertextLayout, *, clients: int, products: bool) -> RoundCost:
+def estimate(measured: Calibration, packing: CiphertextLayout, *, clients: int, products: bool) -> RoundCost:
     """Scale the calibration to a round's ciphertexts."""
-    parameters, rows = len(division.rows[0]), sum(map(len, division.rows))
+    parameters, rows = len(packing.rows[0]), sum(map(len, packing.rows))
     pairs = clients * (clients + 1) // 2 if products else 0
     return RoundCost(
         at_client=rows * measured.encrypt,
@@ -95,7 +95,7 @@ def estimate(measured: Calibration, division: CiphertextLayout, *, clients: int,
 
 
 def describe(cost: RoundCost, *, clients: int, numbers: int) -> str:
-    """The sentence that a user reads before the run starts."""
+    """Describe the cost in a sentence for the user, before the run starts."""
     whole = clients * cost.at_client + cost.at_server + cost.opening
     return (
         f"encrypted: about {whole:.2g} s more for every round on one core ({cost.at_client:.2g} s at each of "

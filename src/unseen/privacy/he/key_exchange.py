@@ -1,8 +1,8 @@
-"""How all clients come to hold one secret key that the server, who carries it, cannot read.
+"""Key exchange: all clients get one secret key, through a server that cannot read it.
 
-The first client that is asked makes the key and locks it for each of the others (X25519 and
-ChaCha20-Poly1305). Who joins in a later round gets it from one who has it. The server keeps the public part
-and a list of who holds the key.
+The first client that answers makes the key and encrypts it for each of the others (X25519 and
+ChaCha20-Poly1305). A client that joins later gets it from one that has it. The server keeps the public part
+and a list of the key holders.
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ _PURPOSE = "key of the encryption"
 
 
 class KeyRing:
-    """A client's half: the keys in its own memory, which is never sent."""
+    """Client half of the key exchange: the keys in the client's own state, which is never sent."""
 
     def __init__(self, memory: MutableMapping[str, Tensor]) -> None:
         self.memory = memory
 
     def answer(self, message: Message) -> Message:
-        """Reply to a step of the delivery."""
+        """Answer a step of the key exchange."""
         step = message[STEP]
         if torch.equal(step, INTRODUCE):
             return self.introduce()
         if torch.equal(step, MAKE):
             return self.make(message[ROSTER], products=bool(message[PRODUCTS]))
         if torch.equal(step, GIVE):
-            return {LOCKED: self._locked_for(message[ROSTER])}
+            return {LOCKED: self._lock_for(message[ROSTER])}
         if torch.equal(step, TAKE):
             return self.take(message[LOCKED], message[KEY_ID])
         raise UnseenError("the server asked for a step that delivering keys does not have")
 
     def introduce(self) -> Message:
-        """Tell a fresh public key."""
+        """Send a fresh public key."""
         private = crypto.new_secret()
         self.memory[_PRIVATE] = bytes_to_tensor(private)
         return {PUBLIC: bytes_to_tensor(crypto.public_key(private))}
 
     def make(self, roster: Tensor, *, products: bool) -> Message:
-        """Make the key of the run, and lock it for the others."""
+        """Make the run's key, and encrypt it for the other clients."""
         holder = KeyHolder.make(products=products)
         self._keep(holder.secret, bytes_to_tensor(crypto.new_secret()))
         return {
-            LOCKED: self._locked_for(roster),
+            LOCKED: self._lock_for(roster),
             CONTEXT: bytes_to_tensor(holder.public(products=products)),
             KEY_ID: self.memory[KEY_ID],
         }
 
     def take(self, box: Tensor, key_id: Tensor) -> Message:
-        """Unlock the key that another client made."""
+        """Decrypt the key that another client made."""
         if _PRIVATE not in self.memory:
             raise UnseenError("a key came that this client did not ask for")
         whole = tensor_to_bytes(box)
@@ -79,15 +79,15 @@ class KeyRing:
         return {KEY_ID: key_id}
 
     def holder(self, key_id: Tensor | None = None) -> KeyHolder:
-        """Take up the key; with `key_id`, only if it is that one."""
+        """Load the key; with `key_id`, only if it is that one."""
         if _SECRET not in self.memory:
             raise UnseenError("it holds no key of the encryption")
         if key_id is not None and not torch.equal(self.memory[KEY_ID], key_id):
             raise UnseenError("it holds another key of the encryption than the round's")
         return KeyHolder.open(tensor_to_bytes(self.memory[_SECRET]))
 
-    def _locked_for(self, roster: Tensor) -> Tensor:
-        """The key, locked once for every public key: a row is a one-time public key and the box."""
+    def _lock_for(self, roster: Tensor) -> Tensor:
+        """Encrypt the key for every public key: a row is a one-time public key and the ciphertext."""
         secret = self.holder().secret
         rows = []
         for public in roster:
@@ -102,60 +102,60 @@ class KeyRing:
         self.memory.pop(_PRIVATE, None)
 
 
-def deliver_key(side: ServerContext, *, products: bool) -> None:
-    """The server's half: see to it that every client of the round holds the run's key.
+def deliver_key(context: ServerContext, *, products: bool) -> None:
+    """Make sure that every client of the round holds the run's key (server half).
 
-    Afterwards `side.state` has the key's number and public context, and names all who hold it.
+    Afterwards `context.state` has the key's number and public context, and the names of all key holders.
     """
-    holders = _names(side.state)
-    lacking = [client for client in side.clients if client not in holders]
+    holders = _key_holders(context.state)
+    lacking = [client for client in context.clients if client not in holders]
     if not lacking:
         return
-    known = [client for client in side.clients if client in holders]
-    roster = _introduced(lacking, side)
-    found = ask_in_turn(known, {STEP: GIVE, ROSTER: _stacked(roster)}, side.ask) if known else None
+    known = [client for client in context.clients if client in holders]
+    roster = _collect_public_keys(lacking, context)
+    found = ask_in_turn(known, {STEP: GIVE, ROSTER: _stack(roster)}, context.ask) if known else None
     if found is None:
-        roster |= _introduced(known, side)
-        holders, found, roster = _made(roster, side, products=products)
+        roster |= _collect_public_keys(known, context)
+        holders, found, roster = _make_key(roster, context, products=products)
     boxes = found[1][LOCKED]
-    taken = side.ask(
+    taken = context.ask(
         {
-            client: {STEP: TAKE, LOCKED: box, KEY_ID: side.state[KEY_ID]}
+            client: {STEP: TAKE, LOCKED: box, KEY_ID: context.state[KEY_ID]}
             for client, box in zip(roster, boxes, strict=True)
         }
     )
-    _remember(side.state, [*holders, *taken])
+    _save_holders(context.state, [*holders, *taken])
 
 
-def _made(
-    roster: dict[str, Tensor], side: ServerContext, *, products: bool
+def _make_key(
+    roster: dict[str, Tensor], context: ServerContext, *, products: bool
 ) -> tuple[list[str], tuple[str, Message], dict[str, Tensor]]:
-    """Have a new key made: its first holder, the answer, and the others."""
+    """Have a new key made; return its first holder, the answer, and the other clients."""
     for client in roster:
         others = {name: public for name, public in roster.items() if name != client}
-        question = {STEP: MAKE, ROSTER: _stacked(others), PRODUCTS: torch.tensor(products)}
-        found = ask_in_turn([client], question, side.ask)
+        question = {STEP: MAKE, ROSTER: _stack(others), PRODUCTS: torch.tensor(products)}
+        found = ask_in_turn([client], question, context.ask)
         if found is not None:
-            side.state[CONTEXT], side.state[KEY_ID] = found[1][CONTEXT], found[1][KEY_ID]
+            context.state[CONTEXT], context.state[KEY_ID] = found[1][CONTEXT], found[1][KEY_ID]
             return [client], found, others
     raise UnseenError("no client of the round could make a key for the encryption; the records say why")
 
 
-def _introduced(clients: Sequence[str], side: ServerContext) -> dict[str, Tensor]:
-    answers = side.ask({client: {STEP: INTRODUCE} for client in clients}) if clients else {}
+def _collect_public_keys(clients: Sequence[str], context: ServerContext) -> dict[str, Tensor]:
+    answers = context.ask({client: {STEP: INTRODUCE} for client in clients}) if clients else {}
     return {client: answers[client][PUBLIC] for client in clients if client in answers}
 
 
-def _stacked(roster: dict[str, Tensor]) -> Tensor:
+def _stack(roster: dict[str, Tensor]) -> Tensor:
     return (
         torch.stack(list(roster.values())) if roster else torch.empty(0, crypto.KEY_BYTES, dtype=torch.uint8)
     )
 
 
-def _names(state: MutableMapping[str, Tensor]) -> list[str]:
+def _key_holders(state: MutableMapping[str, Tensor]) -> list[str]:
     names: list[str] = json.loads(tensor_to_bytes(state[_HOLDERS])) if _HOLDERS in state else []
     return names
 
 
-def _remember(state: MutableMapping[str, Tensor], holders: Sequence[str]) -> None:
+def _save_holders(state: MutableMapping[str, Tensor], holders: Sequence[str]) -> None:
     state[_HOLDERS] = bytes_to_tensor(json.dumps(list(holders)).encode())

@@ -1,4 +1,4 @@
-"""Encryption: clients hold the secret key, the server computes on ciphertexts that it cannot read."""
+"""Homomorphic encryption: clients hold the secret key, the server computes on ciphertexts."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Encrypted(Protection[Settings]):
 
     A round: clients encrypt with the key that they share; the server computes the encrypted Gram matrix; a
     key holder decrypts it and returns the coefficients; the server forms the encrypted weighted sum; a key
-    holder decrypts that. The arithmetic runs in a process of its own, which never has the secret key.
+    holder decrypts that. The arithmetic runs in a separate process, which never has the secret key.
     """
 
     name = "encrypted"
@@ -108,7 +108,7 @@ class Encrypted(Protection[Settings]):
     # before the run
 
     def incompatibility(self, method: MethodTraits) -> str | None:
-        """Serve weighted means of states, and combinations that depend on their Gram matrix only."""
+        """Accept weighted means of states, and combinations that depend only on their Gram matrix."""
         if method.topology == "pooled":
             return "it pools the data itself, so there are no updates to encrypt"
         if method.topology == "serial":
@@ -125,7 +125,7 @@ class Encrypted(Protection[Settings]):
         return None
 
     def check(self, run: PlannedRun) -> None:
-        """Ask for the libraries, and for someone to hide among."""
+        """Require the libraries and at least two clients."""
         import_tenseal()
         require_cryptography(self.extra, f"--protect {self.name}")
         if run.in_round < 2:
@@ -135,63 +135,65 @@ class Encrypted(Protection[Settings]):
             )
 
     def cost_notes(self, run: PlannedRun) -> list[str]:
-        """Seconds and bytes of a round, from a calibration on a few ciphertexts."""
+        """Estimate seconds and bytes per round from a calibration on a few ciphertexts."""
         products, clients = run.method.surgery is not None, run.in_round
-        division = CiphertextLayout.of(Layout.of(run.module))
-        cost = estimate(calibrate(products=products), division, clients=clients, products=products)
+        packing = CiphertextLayout.of(Layout.of(run.module))
+        cost = estimate(calibrate(products=products), packing, clients=clients, products=products)
         return [describe(cost, clients=clients, numbers=run.numbers)]
 
-    # the client's half: a key holder
+    # client half: a key holder
 
-    def seal(self, update: Update, side: ClientContext) -> Update:
-        """Send ciphertexts, and what the server must weigh them by; diagnostics stay with the client."""
-        if side.start is None:
+    def seal(self, update: Update, context: ClientContext) -> Update:
+        """Send ciphertexts and what the server weights them by; diagnostics are not sent."""
+        if context.start is None:
             raise ValueError("an update is sealed where it was trained, with the weights it started from")
         try:
-            holder = KeyRing(side.memory).holder(side.received[KEY_ID])
+            holder = KeyRing(context.memory).holder(context.received[KEY_ID])
         except UnseenError as error:
             return withhold_update(str(error))
-        sent = encrypt_update(update, side.start, holder, method=side.method, layout=side.layout)
+        sent = encrypt_update(update, context.start, holder, method=context.method, layout=context.layout)
         return replace(update, weights=torch.empty(0), loss=0.0, extras=sent, diagnostics={})
 
-    def answer(self, message: Message, side: ClientContext) -> Message:
+    def answer(self, message: Message, context: ClientContext) -> Message:
         """Pass the key on, decide on a decrypted Gram matrix, or decrypt the sum."""
-        ring, step = KeyRing(side.memory), message[STEP]
+        ring, step = KeyRing(context.memory), message[STEP]
         if torch.equal(step, DECIDE):
-            return decide_coefficients(message, ring.holder(), side)
+            return decide_coefficients(message, ring.holder(), context)
         if torch.equal(step, OPEN):
-            return decrypt_sum(message, ring.holder(), CiphertextLayout.of(side.layout))
+            return decrypt_sum(message, ring.holder(), CiphertextLayout.of(context.layout))
         return ring.answer(message)
 
-    # the server's half
+    # server half
 
-    def begin(self, side: ServerContext) -> Message:
-        """See to it that all clients hold the key; the process for the arithmetic starts meanwhile."""
+    def begin(self, context: ServerContext) -> Message:
+        """Make sure that all clients hold the key; the server process starts meanwhile."""
         self._process = self._process or ServerProcess()
-        deliver_key(side, products=side.method.surgery is not None)
-        return {KEY_ID: side.state[KEY_ID]}
+        deliver_key(context, products=context.method.surgery is not None)
+        return {KEY_ID: context.state[KEY_ID]}
 
-    def finish(self, side: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor) -> RoundUpdates:
-        """Compute on ciphertexts what the method makes of the updates, and have it decrypted."""
+    def finish(
+        self, context: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor
+    ) -> RoundUpdates:
+        """Aggregate ciphertexts as the method does, and have the result decrypted."""
         if len(received) < 2:
             raise UnseenError(
                 f"only {received[0].client!r} sent an update: the sum would be that update itself, so that "
                 "nothing was decrypted. Go on with --resume when more clients can be reached"
             )
-        return EncryptedRound(self._ready(side), side, received).merged()
+        return EncryptedRound(self._ready(context), context, received).aggregate()
 
-    def _ready(self, side: ServerContext) -> ServerProcess:
-        """The process, with the public context of the run's key."""
+    def _ready(self, context: ServerContext) -> ServerProcess:
+        """Return the server process, loaded with the public context of the run's key."""
         self._process = self._process or ServerProcess()
-        if self._opened is None or not torch.equal(self._opened, side.state[KEY_ID]):
-            self._process.run(EncryptedServer.open, tensor_to_bytes(side.state[CONTEXT]))
-            self._opened = side.state[KEY_ID]
+        if self._opened is None or not torch.equal(self._opened, context.state[KEY_ID]):
+            self._process.run(EncryptedServer.open, tensor_to_bytes(context.state[CONTEXT]))
+            self._opened = context.state[KEY_ID]
         return self._process
 
-    # the record
+    # disclosure
 
     def disclose(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
-        """Ciphertexts, filled up, hold state and loss; the rest is what the server weighs them by."""
+        """List the entries: padded ciphertexts hold state and loss; the rest are the server's weights."""
         ciphertexts = update.extras[CIPHERTEXTS]
         numbers = SLOTS * count_parts(ciphertexts)
         return [
@@ -207,13 +209,13 @@ class Encrypted(Protection[Settings]):
         ]
 
     def disclose_answer(self, message: Message) -> list[DisclosureEntry]:
-        """Keys tell nothing of the data; coefficients and the mean are what the run is for."""
+        """List the entries: keys disclose nothing about the data, coefficients and the mean do."""
         return [
             DisclosureEntry(kind, value.numel(), value.nbytes, _HOW[kind]) for kind, value in message.items()
         ]
 
     def statement(self) -> str:
-        """What the server could read."""
+        """State what the server could read."""
         return (
             "Updates were encrypted before they left a client, with a key that only clients hold. The "
             "server computed in a process that held ciphertexts and the public context only. Key holders "

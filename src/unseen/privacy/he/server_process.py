@@ -1,7 +1,7 @@
-"""A process of its own for the server's arithmetic, so that no secret key is ever in the same memory.
+"""The server's arithmetic on ciphertexts, in a separate process that never has the secret key in memory.
 
-In a simulation the clients live in the run's process or in its workers. The server's half does not: it is
-another program, and gets nothing but the bytes that are piped to it.
+In a simulation the clients are in the run's process or its workers. The server half is another program, gets
+only bytes through a pipe that it cannot decrypt, and needs neither torch nor a model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PROGRAM = "from unseen.privacy.he.server_process import serve; serve()"
 
 
 class ServerProcess:
-    """Runs functions on the one `EncryptedServer` that lives in the other process."""
+    """Runs functions on the `EncryptedServer` in the other process."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -39,13 +39,13 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """Process id."""
         return self._process.pid
 
     def run(
         self, function: Callable[Concatenate[EncryptedServer, P], R], *args: P.args, **named: P.kwargs
     ) -> R:
-        """Call an importable function with the server there, and return what it returns."""
+        """Call an importable function with the server in the other process, and return its result."""
         try:
             to, back = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
             pickle.dump((function, args, named), to)
@@ -63,7 +63,7 @@ class ServerProcess:
 
 
 def serve() -> None:
-    """Answer calls until the other end closes; what is printed meanwhile goes to the error output."""
+    """Answer calls until the pipe closes; standard output is redirected to standard error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     calls, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -89,13 +89,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 NEXT_TO_NOTHING = 1e-9
-"""A smaller factor would become zero in the encryption."""
+"""A smaller factor would become zero when encoded."""
 
 
 class EncryptedServer:
-    """Holds the public context and one round's ciphertexts, a list for every client.
+    """Public context and one round's ciphertexts, a list per client.
 
-    What one list holds at a place belongs to the same numbers as what the others hold there.
+    Equal positions in the lists hold the same part of the state.
     """
 
     def __init__(self) -> None:
@@ -103,14 +103,14 @@ class EncryptedServer:
         self.received: dict[str, Sequence[bytes]] = {}
 
     def open(self, public: bytes) -> None:
-        """Take the public context; refuse one that could decrypt."""
+        """Load the public context; refuse one that can decrypt."""
         context = open_context(public)
         if context.is_private():
             raise UnseenError("the server was handed the secret key of the encryption; it must not have it")
         self.context, self.received = context, {}
 
     def take(self, client: str, ciphertexts: Sequence[bytes]) -> None:
-        """Keep what a client sent."""
+        """Store what a client sent."""
         self.received[client] = ciphertexts
 
     def forget(self) -> None:
@@ -118,10 +118,10 @@ class EncryptedServer:
         self.received = {}
 
     def gram(self, rows: int) -> list[bytes]:
-        """The encrypted inner products of all pairs of clients over their first rows.
+        """Compute the encrypted inner products of all pairs of clients over their first rows.
 
-        Pairs come in the order (0, 0), (0, 1) ... (1, 1), (1, 2) ... The slots of every product are summed
-        up here, so that whoever decrypts learns the inner product and nothing of what it is made of.
+        Pairs are in the order (0, 0), (0, 1) ... (1, 1), (1, 2) ... The slots of every product are summed
+        here, so that whoever decrypts learns the inner product and none of its terms.
         """
         pairs = list(combinations_with_replacement(range(len(self.received)), 2))
         sums: list[Any] = [None] * len(pairs)
@@ -133,7 +133,7 @@ class EncryptedServer:
         return [bytes(total.sum().serialize()) for total in sums]
 
     def weighted_sum(self, rows: range, factors: Mapping[str, float]) -> list[bytes]:
-        """The encrypted sum of the clients' rows, each times its client's factor; see `drop_negligible`."""
+        """Compute the encrypted sum of the clients' rows times their factors; see `drop_negligible`."""
         used = drop_negligible(factors)
         summed = []
         for row in rows:
@@ -150,6 +150,6 @@ class EncryptedServer:
 
 
 def drop_negligible(factors: Mapping[str, float]) -> dict[str, float]:
-    """The factors that are not next to nothing; if all are, the first client's, as small as may be."""
+    """Drop factors that are practically zero; if all are, keep the first client's at the smallest value."""
     used = {client: factor for client, factor in factors.items() if abs(factor) > NEXT_TO_NOTHING}
     return used or {next(iter(factors)): NEXT_TO_NOTHING}

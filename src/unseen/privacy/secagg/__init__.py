@@ -1,1 +1,1 @@
-"""Secagg."""
+"""Secure aggregation: the server learns only the sum of the clients' updates."""

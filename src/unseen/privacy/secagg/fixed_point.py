@@ -1,7 +1,7 @@
-"""Real numbers as whole ones modulo 2^64, so that masks can hide them perfectly and sums stay exact.
+"""Fixed-point numbers modulo 2^64, so that masks hide them perfectly and sums are exact.
 
-A number x becomes round(x * 2^bits). As long as the sum of all clients stays within +-2^63 nothing wraps
-around; every client checks its own part of that room before it sends.
+A number x becomes round(x * 2^bits). As long as the sum of all clients is within +-2^63 nothing wraps around;
+every client checks its share of that range before it sends.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ Real = npt.NDArray[np.float64]
 
 
 class RangeError(UnseenError):
-    """A number that does not fit."""
+    """A number outside of the fixed-point range."""
 
 
 def largest(*, bits: int, clients: int) -> float:
-    """The largest magnitude that each of some clients may send."""
+    """Return the largest magnitude that each client may send."""
     return float(2.0 ** (63 - bits) / max(clients, 1))
 
 
 def encode(values: Real, *, bits: int, clients: int) -> Whole:
-    """Turn numbers into whole ones modulo 2^64 with `bits` binary digits behind the point."""
+    """Encode numbers as integers modulo 2^64 with `bits` fractional binary digits."""
     room = largest(bits=bits, clients=clients)
     found = float(np.abs(values).max(initial=0.0))
     if not found < room:
@@ -38,5 +38,5 @@ def encode(values: Real, *, bits: int, clients: int) -> Whole:
 
 
 def decode(total: Whole, *, bits: int) -> Real:
-    """The way back, for a sum."""
+    """Decode a sum of encoded numbers."""
     return total.view(np.int64).astype(np.float64) / 2.0**bits

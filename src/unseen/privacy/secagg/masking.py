@@ -1,9 +1,9 @@
-"""A client's half of secure summation (Bonawitz et al. 2017, with two masks).
+"""Client half of secure aggregation (Bonawitz et al. 2017, with double masking).
 
-A client adds to its numbers one mask that it shares with every other client, in pairs that cancel in the
-sum, and one of its own. If it falls out, the others help to take its shared masks off; if not, its own one.
-Nobody ever helps with both, and nobody helps twice: else a server could declare a slow client lost, have
-its shared masks taken off, and read its update when it arrives.
+A client adds to its numbers one mask per other client, which cancels in the sum, and a private mask. If it
+drops out, the others help to remove its shared masks; if not, its private one. No client helps with both or
+twice: otherwise a server could declare a slow client lost, have its shared masks removed, and read its update
+when it arrives.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ FEWEST = 3
 
 
 class MaskingSession:
-    """One client in one round; all it must remember is a secret, which its last answer deletes.
+    """One client in one round; its only state is a secret, which its last answer deletes.
 
-    The places of clients are those in the roster, a table of everyone's two public keys.
+    Positions of clients are those in the roster, a table of the clients' two public keys.
     """
 
     def __init__(self, memory: MutableMapping[str, Tensor], round: int) -> None:
         self.memory, self.round = memory, round
 
     def advertise(self) -> Message:
-        """Begin: draw a fresh secret and tell two public keys, for masks and for locking shares."""
+        """Draw a fresh secret and send two public keys, for masks and for encrypting shares."""
         self.memory[SECRET] = bytes_to_tensor(crypto.new_secret())
         for former in (DEALT, SENT):
             self.memory.pop(former, None)
@@ -46,7 +46,7 @@ class MaskingSession:
         return {PUBLIC: bytes_to_tensor(both)}
 
     def deal(self, roster: Tensor, *, threshold: int) -> Message:
-        """Deal the mask key and the seed of the own mask out to all, each share locked for its receiver."""
+        """Secret-share the mask key and the seed of the own mask, each share encrypted for its receiver."""
         if DEALT in self.memory:
             raise UnseenError("shares of this round were dealt already; a second roster is refused")
         if len(roster) < max(threshold, FEWEST):
@@ -68,10 +68,10 @@ class MaskingSession:
         ]
         return {SHARES: torch.stack([bytes_to_tensor(box) for box in boxes])}
 
-    def masked(self, numbers: Whole, roster: Tensor, taking_part: Tensor) -> Whole:
-        """Hide numbers behind the own mask and those shared with everyone who takes part.
+    def mask(self, numbers: Whole, roster: Tensor, taking_part: Tensor) -> Whole:
+        """Mask numbers with the client's own mask and those shared with every participant.
 
-        Once only: the difference of two rows behind the same masks would show.
+        Only once: the difference of two rows with the same masks would be readable.
         """
         me = self._require_same(roster)
         if SENT in self.memory:
@@ -87,9 +87,9 @@ class MaskingSession:
     def reveal(
         self, roster: Tensor, survivors: Tensor, *, taking_part: Tensor, shares: Tensor, threshold: int
     ) -> Message:
-        """Help to take masks off: of those who sent, their own mask; of those who fell out, the shared ones.
+        """Reveal shares for unmasking: of senders, those of the own mask; of dropped clients, the mask key's.
 
-        shares  what the others locked for this client
+        shares  what the others encrypted for this client
         """
         me = self._require_same(roster)
         if not bool(survivors[me]) or bool((survivors & ~taking_part).any()):
@@ -124,7 +124,7 @@ class MaskingSession:
         return place
 
     def _box_key(self, roster: Tensor, sender: int, receiver: int) -> bytes:
-        """The key of the share that goes from one client to another, one of which is this one."""
+        """Derive the key of the share that one client sends to another, one of which is this one."""
         own = self._key("box")
         mine = crypto.public_key(own)
         there = receiver if tensor_to_bytes(roster[sender])[crypto.KEY_BYTES :] == mine else sender
@@ -135,14 +135,14 @@ class MaskingSession:
 
 
 def pair_seed(private: bytes, roster: Tensor, *, me: int, other: int, round: int) -> bytes:
-    """The seed of the mask that two clients share in this round."""
+    """Derive the seed of the mask that two clients share in this round."""
     secret = crypto.agree(private, tensor_to_bytes(roster[other])[: crypto.KEY_BYTES])
     low, high = sorted((me, other))
     return crypto.derive(secret, f"mask {low} and {high}, round {round}", salt=_digest(roster))
 
 
 def add_pair(numbers: Whole, seed: bytes, *, plus: bool) -> Whole:
-    """Add a shared mask: the client that stands first in the roster adds it, the other takes it off."""
+    """Add a shared mask: the client that comes first in the roster adds it, the other subtracts it."""
     drawn = crypto.mask(seed, len(numbers))
     return numbers + drawn if plus else numbers - drawn
 

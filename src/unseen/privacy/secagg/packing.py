@@ -1,7 +1,7 @@
-"""An update as one row of numbers that may be added up over clients, and the way back from the sum.
+"""Packing an update into one row of numbers that can be summed over clients, and unpacking the sum.
 
-Every client multiplies by its own weight before it sends, so that the sum over clients, divided by the sum
-of weights, is the weighted mean. What stands where is told in the open; the numbers are not.
+Every client multiplies by its weight before it sends, so that the sum over clients divided by the sum of
+weights is the weighted mean. The layout of the row is not secret; the numbers are.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from unseen.privacy.secagg.fixed_point import Real
 from unseen.training import Update
 
 HEAD = 5
-"""One, the client's weight, its weighted loss, samples seen, steps: before the state."""
+"""Numbers before the state: one, the client's weight, its weighted loss, samples seen, steps."""
 
 
 def pack_update(update: Update, method: MethodTraits, layout: Layout) -> tuple[Real, list[dict[str, Any]]]:
-    """An update's numbers ready to be added up, and what stands behind the state among them."""
+    """Pack an update into numbers that can be summed; also return what follows the state in them."""
     weight = float(update.samples) if method.weighting == "samples" else 1.0
     plain = update.weights.detach().cpu().double().numpy()
     state = scale_for_sum(plain, weight, layout=layout)
@@ -46,9 +46,9 @@ def unpack_sum(
     method: MethodTraits,
     layout: Layout,
 ) -> RoundUpdates:
-    """What the sum over clients tells: the weighted mean of their states, and of what went with them.
+    """Unpack the sum over clients into the weighted mean of their states and the reduced extras.
 
-    Integer buffers (batch counters) become the rounded mean: their largest value no sum can tell.
+    Integer buffers (batch counters) become the rounded mean: a sum does not tell their largest value.
     """
     count, weight, loss, seen, steps = total[:HEAD]
     state = mean_from_sum(total[HEAD : HEAD + layout.size], weight=weight, clients=count, layout=layout)

@@ -1,4 +1,4 @@
-"""Secure summation: the server learns the sum of the clients' updates and no single one of them."""
+"""Secure aggregation: the server learns the sum of the clients' updates and no single update."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from unseen.training import Update
 MASKED, CONTENTS = "masked numbers", "what the masked numbers are"
 CHECK = "a one, to check that masks cancel"
 HIDDEN = "masked: readable only as the sum over the round's clients"
-_CIRCLE = "circle"
+_COHORT = "cohort"
 
 
 @dataclass(frozen=True)
 class SecureSumSettings(Settings):
-    """Settings of secure summation."""
+    """Settings of secure aggregation."""
 
     bits: int = setting(
         24, "binary digits behind the point; more are finer and leave less room for large numbers"
@@ -78,7 +78,7 @@ class SecureSum(Protection[SecureSumSettings]):
     seals = True
 
     def incompatibility(self, method: MethodTraits) -> str | None:
-        """Serve methods whose server half needs one weighted mean of states, and extras only summed."""
+        """Accept methods whose server half needs one weighted mean of states, and extras only reduced."""
         if method.topology == "pooled":
             return "it pools the data itself, so there are no updates to hide"
         if method.topology == "serial":
@@ -91,7 +91,7 @@ class SecureSum(Protection[SecureSumSettings]):
         return None
 
     def check(self, run: PlannedRun) -> None:
-        """Refuse too small a circle: with two clients, each could subtract its own part from the sum."""
+        """Refuse too small a cohort: with two clients, each could subtract its own part from the sum."""
         require_cryptography(self.extra, f"--protect {self.name}")
         if run.in_round < FEWEST:
             raise UsageError(
@@ -105,7 +105,7 @@ class SecureSum(Protection[SecureSumSettings]):
             )
 
     def cost_notes(self, run: PlannedRun) -> list[str]:
-        """Twice the bytes, three more messages, and a mask for every pair of clients."""
+        """State the cost: twice the bytes, three more messages, and a mask for every pair of clients."""
         sent = 8 * (HEAD + run.numbers) / 1e6
         return [
             f"secure-sum: a client's model takes {sent:.3g} MB a round ({4 * run.numbers / 1e6:.3g} MB "
@@ -114,12 +114,12 @@ class SecureSum(Protection[SecureSumSettings]):
         ]
 
     def threshold(self, clients: int) -> int:
-        """How many must help to open a sum."""
+        """Return the number of clients needed to open a sum."""
         return self.settings.threshold or max(clients // 2 + 1, 2)
 
-    def answer(self, message: Message, side: ClientContext) -> Message:
-        """Tell keys, deal shares, or help to take masks off."""
-        session, step = MaskingSession(side.memory, side.round), message[STEP]
+    def answer(self, message: Message, context: ClientContext) -> Message:
+        """Advertise keys, send shares, or help to remove masks."""
+        session, step = MaskingSession(context.memory, context.round), message[STEP]
         if torch.equal(step, ADVERTISE):
             return session.advertise()
         roster = message[ROSTER]
@@ -134,36 +134,40 @@ class SecureSum(Protection[SecureSumSettings]):
             threshold=threshold,
         )
 
-    def seal(self, update: Update, side: ClientContext) -> Update:
-        """Send masked numbers and nothing else; the client's diagnostics stay with it."""
-        roster, part = side.received[ROSTER], side.received[PART]
-        numbers, contents = pack_update(update, side.method, side.layout)
+    def seal(self, update: Update, context: ClientContext) -> Update:
+        """Send masked numbers and nothing else; diagnostics are not sent."""
+        roster, part = context.received[ROSTER], context.received[PART]
+        numbers, contents = pack_update(update, context.method, context.layout)
         try:
             whole = encode(numbers, bits=self.settings.bits, clients=int(part.sum()))
         except RangeError as error:
             return withhold_update(str(error))
-        hidden = MaskingSession(side.memory, side.round).masked(whole, roster, part)
+        hidden = MaskingSession(context.memory, context.round).mask(whole, roster, part)
         sent = {MASKED: torch.from_numpy(hidden.view("int64")), CONTENTS: json_to_tensor(contents)}
         return replace(withhold_update(""), extras=sent)
 
-    def begin(self, side: ServerContext) -> Message:
-        """Let the clients agree on keys."""
-        circle = form_cohort(side.clients, side.ask, needed=self.threshold)
-        side.notes[_CIRCLE] = circle
-        return {ROSTER: circle.roster, PART: circle.taking_part}
+    def begin(self, context: ServerContext) -> Message:
+        """Have the clients agree on keys."""
+        cohort = form_cohort(context.clients, context.ask, needed=self.threshold)
+        context.notes[_COHORT] = cohort
+        return {ROSTER: cohort.roster, PART: cohort.taking_part}
 
-    def finish(self, side: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor) -> RoundUpdates:
-        """Add up what came, take the masks off the sum, and check that they all went."""
-        circle: Cohort = side.notes[_CIRCLE]
+    def finish(
+        self, context: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor
+    ) -> RoundUpdates:
+        """Sum what was received, remove the masks from the sum, and check that none is left."""
+        cohort: Cohort = context.notes[_COHORT]
         contents = _common_contents(received)
         masked = {client: update.extras[MASKED].numpy().view("uint64") for client, update in received}
-        total = decode(open_sum(circle, masked, side.ask, round=side.round), bits=self.settings.bits)
+        total = decode(open_sum(cohort, masked, context.ask, round=context.round), bits=self.settings.bits)
         if total[0] != len(masked):
             raise UnseenError("secure summation: the masks did not cancel; a client used other keys")
-        return unpack_sum(total, contents, clients=tuple(masked), method=side.method, layout=side.layout)
+        return unpack_sum(
+            total, contents, clients=tuple(masked), method=context.method, layout=context.layout
+        )
 
     def disclose(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
-        """The kinds that a masked row holds, 8 bytes a number."""
+        """List the kinds of values in a masked row, 8 bytes per number."""
         extras = {entry["kind"]: _size(entry) for entry in json_from_tensor(update.extras[CONTENTS])}
         weighted = method.weighting == "samples"
         state = update.extras[MASKED].numel() - HEAD - sum(extras.values())
@@ -176,7 +180,7 @@ class SecureSum(Protection[SecureSumSettings]):
         ]
 
     def disclose_answer(self, message: Message) -> list[DisclosureEntry]:
-        """Keys and shares tell nothing of the data."""
+        """List the entries: keys and shares disclose nothing about the data."""
         how = {
             PUBLIC: "public keys, fresh for every round",
             SHARES: "encrypted for the other clients",
@@ -187,7 +191,7 @@ class SecureSum(Protection[SecureSumSettings]):
         ]
 
     def statement(self) -> str:
-        """What the server could read."""
+        """State what the server could read."""
         return (
             "Updates were masked before they left a client; whoever runs the server can read only the sum "
             "over a round's clients, as long as fewer than the threshold conspire with it."
@@ -195,7 +199,7 @@ class SecureSum(Protection[SecureSumSettings]):
 
 
 def _common_contents(received: Sequence[ReceivedUpdate]) -> list[dict[str, Any]]:
-    """What stands in the rows; they can be added up only if it is the same in all."""
+    """Return the contents of the rows; they can be summed only if all have the same."""
     first, *others = (json_from_tensor(update.extras[CONTENTS]) for _, update in received)
     sizes = {update.extras[MASKED].numel() for _, update in received}
     if len(sizes) > 1 or any(contents != first for contents in others):

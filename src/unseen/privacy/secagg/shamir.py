@@ -1,7 +1,7 @@
-"""Shamir's secret sharing: any `threshold` shares give the secret, fewer tell nothing of it.
+"""Shamir's secret sharing: any `threshold` shares give the secret, fewer reveal nothing about it.
 
 A secret of 32 bytes is the value at zero of a polynomial of degree threshold - 1 over the integers modulo
-the prime 2^521 - 1; the share at place x (from 1 on) is its value there.
+the prime 2^521 - 1; the share at position x (from 1 on) is its value there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SHARE_BYTES = 66
 
 
 def split(secret: bytes, *, threshold: int, shares: int, random: Callable[[int], bytes]) -> list[bytes]:
-    """Deal a secret out; `random` gives so many unpredictable bytes."""
+    """Split a secret into shares; `random(n)` returns n unpredictable bytes."""
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
     if not 1 <= threshold <= shares:
@@ -29,7 +29,7 @@ def split(secret: bytes, *, threshold: int, shares: int, random: Callable[[int],
 
 
 def join(shares: Mapping[int, bytes]) -> bytes:
-    """Find the secret from shares by their places; wrong ones give a wrong secret or an error."""
+    """Reconstruct the secret from shares by position; wrong ones give a wrong secret or an error."""
     total = 0
     for place, share in shares.items():
         above, below = 1, 1
@@ -45,7 +45,7 @@ def join(shares: Mapping[int, bytes]) -> bytes:
 
 
 def _value(coefficients: list[int], place: int) -> int:
-    """The polynomial at a place, by Horner's rule."""
+    """Evaluate the polynomial by Horner's rule."""
     value = 0
     for coefficient in reversed(coefficients):
         value = (value * place + coefficient) % PRIME

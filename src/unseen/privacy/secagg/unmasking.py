@@ -1,4 +1,4 @@
-"""The server's half of secure summation: it passes messages on, adds up, and takes masks off the sum."""
+"""Server half of secure aggregation: it forwards messages, sums up, and removes the masks from the sum."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ ROSTER, PART, SURVIVORS = "roster", "taking part", "survivors"
 
 @dataclass(frozen=True)
 class Cohort:
-    """Those who agreed on keys in a round, in the order of the roster.
+    """Clients that agreed on keys in a round, in the order of the roster.
 
-    taking_part  who also dealt out shares, so that masks can be taken off without them
-    shares       what they dealt: the sender's row has a locked box for every receiver
+    taking_part  which of them also sent shares, so that their masks can be removed without them
+    shares       the encrypted shares: the sender's row has one for every receiver
     """
 
     clients: tuple[str, ...]
@@ -38,9 +38,9 @@ class Cohort:
 
 
 def form_cohort(clients: Sequence[str], ask: Ask, *, needed: Callable[[int], int]) -> Cohort:
-    """Collect everyone's public keys, then everyone's locked shares.
+    """Collect the clients' public keys, then their encrypted shares.
 
-    needed  how many of so many must help to open a sum
+    needed  maps the number of clients to how many must help to open a sum
     """
     answers = ask({client: {STEP: ADVERTISE} for client in clients})
     names = tuple(client for client in clients if client in answers)
@@ -59,62 +59,62 @@ def form_cohort(clients: Sequence[str], ask: Ask, *, needed: Callable[[int], int
     )
 
 
-def open_sum(circle: Cohort, masked: dict[str, Whole], ask: Ask, *, round: int) -> Whole:
-    """The sum of the numbers of all who sent theirs.
+def open_sum(cohort: Cohort, masked: dict[str, Whole], ask: Ask, *, round: int) -> Whole:
+    """Compute the sum of the numbers of all clients that sent theirs.
 
-    Of those who sent, their own mask is taken off; of those who fell out, the masks that they share with the
-    others, which the others' numbers hold.
+    Of clients that sent, the private mask is removed; of dropped clients, the masks that they share with the
+    others, which are in the others' numbers.
     """
-    _require_enough(len(masked), circle.threshold, "sent an update")
-    survivors = torch.tensor([name in masked for name in circle.clients])
+    _require_enough(len(masked), cohort.threshold, "sent an update")
+    survivors = torch.tensor([name in masked for name in cohort.clients])
     answers = ask(
         {
-            name: _question(circle, survivors, place)
-            for place, name in enumerate(circle.clients)
+            name: _reveal_request(cohort, survivors, place)
+            for place, name in enumerate(cohort.clients)
             if bool(survivors[place])
         }
     )
-    _require_enough(len(answers), circle.threshold, "helped to take the masks off")
+    _require_enough(len(answers), cohort.threshold, "helped to take the masks off")
     total: Whole = np.zeros_like(next(iter(masked.values())))
     for numbers in masked.values():
         total = total + numbers
-    for place in circle.taking_part.nonzero().flatten().tolist():
-        secret = _secret_of(place, circle, answers)
+    for place in cohort.taking_part.nonzero().flatten().tolist():
+        secret = _secret_of(place, cohort, answers)
         if bool(survivors[place]):
             total = total - crypto.mask(secret, len(total))
         else:
-            _require_fitting(secret, place, circle)
+            _require_matching_key(secret, place, cohort)
             for other in survivors.nonzero().flatten().tolist():
-                seed = pair_seed(secret, circle.roster, me=place, other=other, round=round)
+                seed = pair_seed(secret, cohort.roster, me=place, other=other, round=round)
                 total = add_pair(total, seed, plus=place < other)
     return total
 
 
-def _require_fitting(private: bytes, lost: int, circle: Cohort) -> None:
-    if crypto.public_key(private) != tensor_to_bytes(circle.roster[lost])[: crypto.KEY_BYTES]:
-        raise UnseenError(f"the shares of {circle.clients[lost]!r}'s mask key do not fit its public key")
+def _require_matching_key(private: bytes, lost: int, cohort: Cohort) -> None:
+    if crypto.public_key(private) != tensor_to_bytes(cohort.roster[lost])[: crypto.KEY_BYTES]:
+        raise UnseenError(f"the shares of {cohort.clients[lost]!r}'s mask key do not fit its public key")
 
 
-def _secret_of(place: int, circle: Cohort, answers: dict[str, Message]) -> bytes:
-    """Put together what the helpers revealed of a client: its own mask's seed, or its mask key."""
+def _secret_of(place: int, cohort: Cohort, answers: dict[str, Message]) -> bytes:
+    """Reconstruct a client's secret from the revealed shares: the seed of its own mask, or its mask key."""
     revealed = {
-        circle.clients.index(name) + 1: tensor_to_bytes(answer[REVEALED][place])
+        cohort.clients.index(name) + 1: tensor_to_bytes(answer[REVEALED][place])
         for name, answer in answers.items()
     }
-    helpers = dict(sorted(revealed.items())[: circle.threshold])
+    helpers = dict(sorted(revealed.items())[: cohort.threshold])
     try:
         return shamir.join(helpers)
     except ValueError as error:
-        raise UnseenError(f"the masks of {circle.clients[place]!r} cannot be taken off: {error}") from error
+        raise UnseenError(f"the masks of {cohort.clients[place]!r} cannot be taken off: {error}") from error
 
 
-def _question(circle: Cohort, survivors: Tensor, place: int) -> Message:
+def _reveal_request(cohort: Cohort, survivors: Tensor, place: int) -> Message:
     return {
         STEP: REVEAL,
-        ROSTER: circle.roster,
-        PART: circle.taking_part,
+        ROSTER: cohort.roster,
+        PART: cohort.taking_part,
         SURVIVORS: survivors,
-        SHARES: circle.shares[:, place].contiguous(),
+        SHARES: cohort.shares[:, place].contiguous(),
     }
 
 
