@@ -50,7 +50,7 @@ class BenchJob:
         what = {
             item.name: value
             for item in fields(RunConfig)
-            if (value := getattr(self.config, item.name)) != item.default and item.name not in WHERE
+            if (value := getattr(self.config, item.name)) not in (item.default, {}) and item.name not in WHERE
         }
         what["settings"] = _changed(self.config.settings, METHODS[self.config.method].settings_type())
         protection = PROTECTIONS[self.config.protect].settings_type()

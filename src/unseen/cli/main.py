@@ -22,6 +22,7 @@ from unseen.cli.reproduce_command import reproduce_command
 from unseen.cli.train_command import train_command
 from unseen.cli.up_command import up_command
 from unseen.errors import UnseenError
+from unseen.registry import add_plugin_files
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -62,6 +63,7 @@ def _root(
     if version:
         typer.echo(f"unseen {__version__}")
         raise typer.Exit
+    add_plugin_files(plugin or [])
 
 
 def main() -> None:

@@ -68,8 +68,9 @@ def with_plugins(command: Command) -> Command:
     )
 
     @wraps(command)
-    def call(*positional: Any, plugin: Any = None, **values: Any) -> None:
-        command(*positional, **values)
+    def call(plugin: list[str] | None, **values: Any) -> None:
+        add_plugin_files(plugin or [])
+        command(**values)
 
     return _with_parameters(call, [*own.parameters.values(), plugin])
 
@@ -83,19 +84,12 @@ def _with_parameters(command: Command, parameters: list[inspect.Parameter]) -> C
     return command
 
 
-def _add_plugins(paths: list[str] | None) -> list[str]:
-    add_plugin_files(paths or [])
-    return paths or []
-
-
 PluginOption = Annotated[
     list[str] | None,
     typer.Option(
         "--plugin",
         metavar="FILE.py",
         help="Python file that registers methods, metrics, ... (repeatable).",
-        callback=_add_plugins,
-        is_eager=True,
     ),
 ]
 
