@@ -9,7 +9,7 @@ from unseen.bench.bench_folder import BenchFolder
 from unseen.bench.grid import LEAVE_ONE_DOMAIN_OUT, Grid
 from unseen.bench.result_store import ResultStore
 from unseen.bench.results import chosen_rounds
-from unseen.bench.runner import look_at_data, run_bench
+from unseen.bench.runner import inspect_data, run_bench
 from unseen.bench.search import choose_trial
 from unseen.bench.workers import Placement
 
@@ -46,7 +46,7 @@ def benches(tmp_path_factory):
             selection="lodo",
             search=3,
         )
-        grid = look_at_data(grid, Placement())
+        grid = inspect_data(grid, Placement())
         folder = BenchFolder(table.parent / "bench")
         outcome = run_bench(grid, folder, workers=1)
         assert not outcome.failed and len(outcome.results) == 1

@@ -32,3 +32,14 @@ def test_committed_tables_regenerate_byte_for_byte(folder):
     }
     for name, text in made.items():
         assert text.encode() == (folder / name).read_bytes(), f"{name} of {folder.name} differs"
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_committed_results_are_found_by_their_job_ids(folder):
+    """A grid that is run again finds its results by id: a new option must not change the id of old jobs."""
+    [grid_file] = folder.glob("*.toml")
+    grid, results = Grid.from_toml(grid_file), read_results(folder / "results.jsonl")
+    assert results
+    for result in results:
+        model = result.model if grid.models else ""
+        assert grid.job(result.label, result.held_out, result.seed, model).id == result.job

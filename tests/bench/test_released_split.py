@@ -13,7 +13,7 @@ from unseen.bench.bench_job import RELEASED
 from unseen.bench.grid import Grid, jobs
 from unseen.bench.lodo_cv import folds
 from unseen.bench.result_store import without_domain
-from unseen.bench.runner import look_at_data, run_bench
+from unseen.bench.runner import inspect_data, run_bench
 from unseen.bench.workers import Placement
 from unseen.data import SOURCES
 from unseen.data.benchmarks.povertymap import DOMAINS
@@ -44,7 +44,7 @@ def villages(tmp_path_factory):
 def finished(villages, tmp_path_factory):
     common = {"data": "povertymap", "model": "mnist-cnn", "image_size": 12, "rounds": 3, "batch_size": 2}
     placement = Placement(data_root=str(villages))
-    grid = look_at_data(Grid(common=common, methods={"fedavg": {}}, hold_out=(RELEASED,)), placement)
+    grid = inspect_data(Grid(common=common, methods={"fedavg": {}}, hold_out=(RELEASED,)), placement)
     folder = BenchFolder(tmp_path_factory.mktemp("bench"))
     return grid, folder, run_bench(grid, folder, workers=1, placement=placement)
 

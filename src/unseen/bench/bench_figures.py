@@ -1,4 +1,4 @@
-"""The figures of a bench, in the order of its page; a new one is one entry here."""
+"""The figures of a bench; a new one is a function here and an entry in `BENCH_FIGURES`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_PANELS = 12
 
 @dataclass(frozen=True)
 class FigureContext:
-    """What a figure draws: the results of one model under one selection rule."""
+    """What a figure is drawn from: the results of one model under one selection rule."""
 
     grid: Grid
     study: Study
@@ -37,19 +37,19 @@ class FigureContext:
 
     @property
     def names(self) -> list[str]:
-        """The methods as figures name them."""
+        """Display names of the methods."""
         return [display_name(label) for label in self.study.labels]
 
 
 def estimate_row(estimate: Estimate, **facts: Any) -> dict[str, Any]:
-    """A chart's row: the mean, and an interval of one standard error to either side where there is one."""
+    """Make a chart's row: the mean, and the interval of one standard error to either side if it is known."""
     error = estimate.error
     ends = {} if error is None else {"low": estimate.mean - error, "high": estimate.mean + error}
     return {**facts, "value": estimate.mean, **ends}
 
 
 def domain_dots(shown: FigureContext) -> Panels:
-    """Every held-out domain: a dot a method, with the standard error over seeds."""
+    """Draw a dot per method and held-out domain, with the standard error over seeds."""
     study, rows = shown.study, []
     for label in study.labels:
         for domain, values in study.by_domain(label, shown.rule).items():
@@ -61,7 +61,7 @@ def domain_dots(shown: FigureContext) -> Panels:
 
 
 def expectations(shown: FigureContext) -> Panels:
-    """What every method may be expected to do on a new site."""
+    """Draw the expected accuracy of every method on a new site."""
     rows: list[dict[str, Any]] = []
     for label in shown.study.labels:
         found = expected_accuracy(shown.study.by_domain(label, shown.rule), metric=shown.study.metric)
@@ -80,7 +80,7 @@ def expectations(shown: FigureContext) -> Panels:
 
 
 def curves(shown: FigureContext) -> Panels:
-    """For every held-out domain a line a method: mean over seeds, with a band of one standard error."""
+    """Draw a panel per held-out domain and a line per method: mean over seeds ± one standard error."""
     study = shown.study
     panels: Panels = {}
     for domain in study.domains[:MOST_PANELS]:
@@ -93,7 +93,7 @@ def curves(shown: FigureContext) -> Panels:
 
 
 def matrix(shown: FigureContext) -> Panels:
-    """Method against method: the difference as colour, the p-value of the paired t-test as text."""
+    """Draw method against method: the difference as color, the p-value of the paired t-test as text."""
     names, rows = dict(zip(shown.study.labels, shown.names, strict=True)), []
     scale = 100 if is_fraction(shown.study.metric) else 1
     for each in compare_all_pairs(shown.study, shown.rule):
@@ -112,8 +112,8 @@ def matrix(shown: FigureContext) -> Panels:
                 rows.append(cell | {"text": p, "cases": each.runs.pairs})
     if not rows:
         return {}
-    told = "points ahead" if scale == 100 else "ahead"
-    tooltip = [("down:N", "method", ""), ("across:N", "against", ""), ("value:Q", told, "+.2f")]
+    unit = "points ahead" if scale == 100 else "ahead"
+    tooltip = [("down:N", "method", ""), ("across:N", "against", ""), ("value:Q", unit, "+.2f")]
     tooltip += [("text:N", "p, t-test", ""), ("cases:Q", "pairs", "")]
     chart = heat_map(
         rows, across=shown.names, down=shown.names, titles=("against", None), tooltip=tooltip, signed=True
@@ -133,38 +133,38 @@ def _curve(shown: FigureContext, label: str, domain: str) -> list[dict[str, Any]
 
 
 def evaluated_rounds(config: RunConfig, count: int) -> list[int]:
-    """The rounds of a curve: every `evaluate_every`th, and the last."""
+    """List the rounds of a curve: every `evaluate_every`th, and the last."""
     return [min(config.evaluate_every * (place + 1), config.rounds) for place in range(count)]
 
 
 def sensitivity(shown: FigureContext) -> Panels:
-    """The metric against every setting in which labels of the grid differ."""
-    found = [varied for varied in setting_sweeps(shown.grid) if varied.setting != SOURCES]
+    """Draw the metric against every setting in which labels of the grid differ."""
+    found = [sweep for sweep in setting_sweeps(shown.grid) if sweep.setting != SOURCES]
     return _settings(shown, found)
 
 
 def number_of_sources(shown: FigureContext) -> Panels:
-    """The metric against the number of source domains, where the grid varies them."""
-    found = [varied for varied in setting_sweeps(shown.grid) if varied.setting == SOURCES]
+    """Draw the metric against the number of source domains, where the grid varies them."""
+    found = [sweep for sweep in setting_sweeps(shown.grid) if sweep.setting == SOURCES]
     return _settings(shown, found, title="number of source domains")
 
 
 def _settings(shown: FigureContext, found: Sequence[SettingSweep], *, title: str = "") -> Panels:
     panels: Panels = {}
     by_setting: dict[str, list[SettingSweep]] = {}
-    for varied in found:
-        by_setting.setdefault(varied.setting, []).append(varied)
+    for sweep in found:
+        by_setting.setdefault(sweep.setting, []).append(sweep)
     for setting, group in by_setting.items():
         rows, touched = [], set()
-        for varied in group:
-            touched |= set(varied.values)
-            for label, value in varied.values.items():
+        for sweep in group:
+            touched |= set(sweep.values)
+            for label, value in sweep.values.items():
                 estimate = mean_over_domains(shown.study, label, shown.rule)
-                at = {"at": value_text(setting, value), "series": display_name(varied.method) or "all"}
+                at = {"at": value_text(setting, value), "series": display_name(sweep.method) or "all"}
                 rows += [estimate_row(estimate, **at)] if estimate else []
         if rows:
             values = list(
-                dict.fromkeys(value_text(setting, v) for varied in group for v in varied.values.values())
+                dict.fromkeys(value_text(setting, v) for sweep in group for v in sweep.values.values())
             )
             panels[title or setting.replace("_", " ")] = setting_chart(
                 rows,
@@ -178,7 +178,7 @@ def _settings(shown: FigureContext, found: Sequence[SettingSweep], *, title: str
 
 
 def _level(shown: FigureContext, touched: set[str]) -> tuple[str, float] | None:
-    """The baseline, if it is not itself among the labels whose setting varies."""
+    """Return the baseline's mean, unless the baseline is among the labels whose setting varies."""
     if shown.baseline is None or shown.baseline in touched:
         return None
     estimate = mean_over_domains(shown.study, shown.baseline, shown.rule)
@@ -192,9 +192,9 @@ BENCH_FIGURES: dict[str, Figure[FigureContext]] = {
         domain_dots,
     ),
     "expected": Figure(
-        "To expect on a new site",
+        "Expected on a new site",
         "The dot is the mean over held-out domains. Thick: where the mean over all such sites lies with 95 % "
-        "confidence. Thin: where a single new site lies. See the assumption beside the table.",
+        "confidence. Thin: where a single new site lies. See the assumption below the table.",
         expectations,
     ),
     "curves": Figure(
@@ -224,7 +224,7 @@ BENCH_FIGURES: dict[str, Figure[FigureContext]] = {
 
 
 def draw_bench(shown: FigureContext) -> dict[str, Panels]:
-    """All figures that have something to show, by their names in `BENCH_FIGURES`."""
+    """Draw all figures that have something to show, by their names in `BENCH_FIGURES`."""
     with skip_schema_checks():
         drawn = {name: figure.panels(shown) for name, figure in BENCH_FIGURES.items()}
     return {name: panels for name, panels in drawn.items() if panels}

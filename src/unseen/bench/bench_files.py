@@ -1,4 +1,4 @@
-"""Writing what a bench found: the page, Markdown, LaTeX and CSV, all from the results alone."""
+"""Writing the outputs of a bench (page, Markdown, LaTeX, CSV, figures) from its results alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from unseen.report.png import write_panels
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files that were written, and what a terminal or a machine is told of them.
+    """The files that were written, and what the terminal or `--json` shows of them.
 
     sheets     the tables for the terminal: the honest rule, all rules side by side, the tests
     sentences  every method against the baseline, in words
@@ -77,8 +77,8 @@ def write_outputs(
     """Write report.html, table.md, table.tex and table.csv into a bench folder; all can be made again.
 
     baseline    label to compare with; the grid's own, or FedAvg, unless given
-    work        where the job folders lie, for links to their reports
-    latex, csv  other places for these two files
+    work        the folder of the job folders, for links to their reports
+    latex, csv  other paths for these two files
     """
     if baseline is not None and baseline not in grid.methods:
         raise unknown_name("baseline", baseline, grid.methods)
@@ -100,7 +100,7 @@ def write_outputs(
 def rewrite_bench(folder: Path, *, figures: Path | None = None) -> tuple[Outputs, list[Path]]:
     """Write a bench folder's outputs again from its grid and results, without its jobs or its data.
 
-    figures  also write every figure as a picture into this folder
+    figures  also write every figure as a PNG image into this folder
     """
     place = BenchFolder(folder)
     grid, results = Grid.from_toml(place.grid), read_results(place.results)
@@ -121,7 +121,7 @@ def write_bench_figures(
 
 
 def markdown_file(overview: BenchSummary) -> str:
-    """Title, note, sentences and all tables as one Markdown document."""
+    """Render title, note, sentences and all tables as one Markdown document."""
     grid = overview.grid
     told = "\n".join(f"- {words}." for words in overview.sentences)
     parts = [f"# {grid.title or overview.headline}", grid.note.strip(), told]

@@ -1,4 +1,4 @@
-"""The bench folder: where the grid, the job folders and the outputs lie, and which jobs failed and why."""
+"""The bench folder: paths of the grid, the job folders and the outputs; which jobs failed, and why."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAILURE = "failure.json"
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a job failed: a line for people, and the traceback where there is one."""
+    """Why a job failed: one line, and the traceback where there is one."""
 
     reason: str
     details: str = ""
@@ -28,10 +28,10 @@ class Failure:
 
 
 class BenchFolder:
-    """Paths of a bench. A job's folder is an ordinary run folder, named by the job's id."""
+    """Paths of a bench; each job has an ordinary run folder, named by the job's id."""
 
     def __init__(self, path: Path, work: Path | None = None) -> None:
-        """Take `path` for the outputs, and `work` (its `jobs` if not given) for the job folders."""
+        """Use `path` for the outputs and `work` (by default `path/jobs`) for the job folders."""
         if path.is_file():
             raise UsageError(f"{path} is a file; --out takes a folder")
         self.path = path
@@ -42,14 +42,14 @@ class BenchFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep a second bench out of the job folders."""
+        """Lock the job folders against a second bench."""
         inside = self.work == self.path / "jobs"
         place, option = (self.path, "--out") if inside else (self.work, "--work")
         with locked(self.work / ".lock", place=place, option=option):
             yield
 
     def failure(self, job: BenchJob) -> Failure | None:
-        """Tell why a job failed; None when it did not."""
+        """Return why a job failed; None if it did not."""
         try:
             return Failure(**json.loads((job.folder(self.work) / FAILURE).read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -58,20 +58,20 @@ class BenchFolder:
             return Failure(f"{FAILURE} is unreadable ({error})")
 
     def has_failed(self, job: BenchJob) -> bool:
-        """Whether a job failed and was not tried again."""
+        """Return whether a job failed and was not tried again."""
         return (job.folder(self.work) / FAILURE).exists()
 
     def note_failure(self, job: BenchJob, reason: str, details: str = "") -> None:
-        """Write down why a job failed, in its folder."""
+        """Record in its folder why a job failed."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         write_json(job.folder(self.work) / FAILURE, asdict(Failure(reason, details, now)))
 
     def forget_failure(self, job: BenchJob) -> None:
-        """Let a failed job be tried again."""
+        """Remove the record of a failure, so that the job is tried again."""
         (job.folder(self.work) / FAILURE).unlink(missing_ok=True)
 
     def make_ready(self, job: BenchJob) -> Path:
-        """Prepare a job's folder for a first or a further try; finished rounds in it are kept."""
+        """Prepare a job's folder for its first or next attempt; finished rounds in it are kept."""
         folder = job.folder(self.work)
         self.forget_failure(job)
         if folder.is_dir() and not RunFolder(folder).holds_run:

@@ -1,8 +1,8 @@
 """One job of a bench: an ordinary run, named by the hash of its configuration.
 
-The same configuration always has the same name, however it was written down, so a finished job is found
-again and never repeated, also by another grid in the same folder, or by a later version of the package that
-has more options.
+The same configuration always has the same name, however it was written, so a finished job is found again and
+never repeated, also by another grid in the same folder and by later versions of the package with more
+options.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from unseen.config import WHERE, RunConfig
 from unseen.hparams import Settings
 from unseen.methods import METHODS, make_method
 from unseen.privacy import PROTECTIONS, make_protection
+from unseen.training.schedules import SCHEDULES, make_schedule
 
 RELEASED = "released"
-"""In the place of a held-out domain: the domains that the data's release keeps for its test, all at once."""
+"""Instead of a held-out domain: all domains that the data's release reserves for its test."""
 _FLOATS = {item.name for item in fields(RunConfig) if isinstance(item.default, float)}
 
 
 @dataclass(frozen=True)
 class BenchJob:
-    """A run and the place in the grid that asks for it.
+    """A run and its position in the grid.
 
     label     the method as the grid names it
     held_out  the domain whose accuracy the job is for, or `released`
@@ -46,49 +47,55 @@ class BenchJob:
 
     @cached_property
     def id(self) -> str:
-        """The hash of all in the configuration that says what is run (not where) and is not the default."""
+        """Hash of the configuration's non-default values that define what is run (not where)."""
         what = {
             item.name: value
             for item in fields(RunConfig)
             if (value := getattr(self.config, item.name)) not in (item.default, {}) and item.name not in WHERE
         }
-        what["settings"] = _changed(self.config.settings, METHODS[self.config.method].settings_type())
-        protection = PROTECTIONS[self.config.protect].settings_type()
-        what["protect_settings"] = _changed(self.config.protect_settings, protection)
-        if not what["protect_settings"]:
-            del what["protect_settings"]
+        config = self.config
+        tables = {
+            "schedule_settings": _non_default(config.schedule_settings, SCHEDULES[config.schedule]),
+            "protect_settings": _non_default(
+                config.protect_settings, PROTECTIONS[config.protect].settings_type()
+            ),
+        }
+        what = {name: value for name, value in what.items() if name not in tables}
+        what |= {name: table for name, table in tables.items() if table}
+        what["settings"] = _non_default(config.settings, METHODS[config.method].settings_type())
         what |= {name: Path(what[name]).name for name in ("data", "weights") if name in what}
-        text = json.dumps({**what, "method": self.config.method}, sort_keys=True)
+        text = json.dumps({**what, "method": config.method}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
     def name(self) -> str:
-        """The job in words, for lines and tables."""
+        """A readable name for progress lines and tables."""
         parts = [self.label, self.held_out, *([f"without {self.left_out}"] if self.left_out else [])]
         parts += [f"trial {self.trial}"] if self.trial is not None else []
         return " ".join([*parts, *([self.model] if self.model else []), f"seed {self.seed}"])
 
     def folder(self, work: Path) -> Path:
-        """The job's run folder below the folder of all jobs."""
+        """Return the job's run folder below the folder of all jobs."""
         return work / self.id
 
 
-def _changed(given: Mapping[str, Any], kind: type[Settings]) -> dict[str, Any]:
-    """The settings that are not the default."""
+def _non_default(given: Mapping[str, Any], kind: type[Settings]) -> dict[str, Any]:
+    """Return the settings that differ from their defaults."""
     defaults = {item.name: item.default for item in fields(kind)}
     return {name: value for name, value in given.items() if value != defaults[name]}
 
 
 def job_config(values: Mapping[str, Any]) -> RunConfig:
-    """Make a configuration in one canonical form: every setting of the method spelt out, 1 written as 1.0.
+    """Make a configuration in canonical form: every setting of the method filled in, 1 written as 1.0.
 
-    The order in which domains are named means nothing to training; it is brought to the alphabet's.
+    Domains are sorted by name, since their order means nothing to training.
     """
     exact = {key: float(value) if key in _FLOATS else value for key, value in values.items()}
     config = RunConfig.from_mapping(exact)
     settings = vars(make_method(config.method, config.settings).settings)
     return config.resolved(
         settings=dict(settings),
+        schedule_settings=dict(vars(make_schedule(config.schedule, config.schedule_settings))),
         protect_settings=dict(vars(make_protection(config.protect, config.protect_settings).settings)),
         hold_out=tuple(sorted(config.hold_out)),
         sources=tuple(sorted(config.sources)),

@@ -20,7 +20,7 @@ USUAL_BASELINE = "fedavg"
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """One model: a table and the tests of every selection rule, the honest rule first."""
+    """One model: a table and the comparisons of every selection rule, source validation first."""
 
     study: Study
     tables: tuple[ResultsTable, ...]
@@ -53,7 +53,7 @@ class ModelSummary:
 class BenchSummary:
     """A bench as tables and sentences.
 
-    printed  the published table as it stands, where it fits under no model's columns
+    printed  the published table as printed, where it fits no model's columns
     """
 
     grid: Grid
@@ -63,12 +63,12 @@ class BenchSummary:
 
     @property
     def planned(self) -> int:
-        """How many runs the grid has."""
+        """Number of runs in the grid."""
         return sum(each.study.planned * len(each.study.labels) for each in self.models)
 
     @property
     def finished(self) -> int:
-        """How many of them are finished."""
+        """Number of finished runs."""
         return sum(len(each.study.results) for each in self.models)
 
     @property
@@ -87,7 +87,7 @@ class BenchSummary:
 
     @property
     def sentences(self) -> list[str]:
-        """Every method against the baseline in words, under the honest rule; models are named if several."""
+        """Every method against the baseline in words, under the first rule; models are named if several."""
         return [
             (f"{each.study.model}: " if each.study.several else "") + found.words
             for each in self.models
@@ -96,7 +96,7 @@ class BenchSummary:
 
     @property
     def sheets(self) -> list[Sheet]:
-        """All tables as text in the order of files."""
+        """All tables as text, in the order of the files."""
         found: list[Sheet] = []
         for each in self.models:
             found += [*each.table_sheets.values(), each.rules_sheet, *each.statistics_sheets.values()]
@@ -104,7 +104,7 @@ class BenchSummary:
 
 
 def summarize_bench(grid: Grid, results: Sequence[JobResult], *, baseline: str | None = None) -> BenchSummary:
-    """Compute all tables and tests; the baseline is FedAvg or else the first label, unless one is given."""
+    """Compute all tables and comparisons; the default baseline is FedAvg, or else the first label."""
     chosen = baseline or grid.baseline or _usual(grid)
     models = []
     for study in studies(grid, results):

@@ -1,6 +1,6 @@
-"""The bench's tables as numbers: methods x held-out domains, one table a selection rule and model.
+"""Tables of a bench as numbers: methods x held-out domains, one table per selection rule and model.
 
-Published rows stand apart: they are never ranked, tested or averaged together with ours.
+Published rows are kept apart: they are never ranked, tested or averaged together with ours.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CLOSE = 1e-12
 
 @dataclass(frozen=True)
 class TableCell:
-    """A number of a table: whether it is the best of its column, and how it stands to the baseline."""
+    """A value of a table, whether it is the best of its column, and its verdict against the baseline."""
 
     estimate: Estimate | None = None
     best: bool = False
@@ -26,9 +26,9 @@ class TableCell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One method: a cell for every column, their mean, and how many runs stand behind them.
+    """One method: a cell per column, their mean, and the number of runs.
 
-    decimals  places behind the point that a published row is printed with
+    decimals  decimal places that a published row is printed with
     """
 
     label: str
@@ -68,7 +68,7 @@ class ResultsTable:
 
     @property
     def planned(self) -> int:
-        """How many runs a complete row has."""
+        """Number of runs of a complete row."""
         return len(self.columns) * self.seeds
 
     @property
@@ -80,7 +80,7 @@ class ResultsTable:
 def make_table(
     study: Study, rule: str, *, baseline: str | None = None, published: PublishedRows | None = None
 ) -> ResultsTable:
-    """The table of one selection rule; rows without a single run are there too, empty."""
+    """Compute the table of one selection rule; rows without any run are included, empty."""
     rows = [_row(study, label, rule) for label in study.labels]
     if baseline is not None:
         verdicts = {each.ours: each.verdict for each in compare_with_baseline(study, rule, baseline)}
@@ -91,21 +91,21 @@ def make_table(
         metric=study.metric,
         columns=study.domains,
         seeds=len(study.seeds),
-        rows=tuple(_best_marked(rows)),
+        rows=tuple(_mark_best_rows(rows)),
         baseline=baseline,
         published=published,
     )
 
 
 def best_row(table: ResultsTable) -> TableRow | None:
-    """The row with the highest mean; None where nothing can be compared."""
+    """Return the row with the highest mean; None where nothing can be compared."""
     return next((row for row in table.rows if row.mean.best), None)
 
 
 def mean_over_domains(study: Study, label: str, rule: str) -> Estimate | None:
-    """Mean of the domains' means, each counting the same, if every domain has a run.
+    """Average the domains' means with equal weights; None unless every domain has a run.
 
-    Its error comes from the seeds that ran on every domain: the spread of their means over domains.
+    The standard error is over the seeds that ran on every domain, of their means over domains.
     """
     by_domain = study.by_domain(label, rule)
     if not study.domains or len(by_domain) < len(study.domains):
@@ -128,18 +128,18 @@ def _row(study: Study, label: str, rule: str) -> TableRow:
     return TableRow(label, display_name(label), cells, mean, len(study.values(label, rule)))
 
 
-def _best_marked(rows: Sequence[TableRow]) -> list[TableRow]:
+def _mark_best_rows(rows: Sequence[TableRow]) -> list[TableRow]:
     """Mark the best of every column; ties are marked together."""
     width = len(rows[0].cells) if rows else 0
-    columns = [_marked([row.cells[place] for row in rows]) for place in range(width)]
-    means = _marked([row.mean for row in rows])
+    columns = [_mark_best([row.cells[place] for row in rows]) for place in range(width)]
+    means = _mark_best([row.mean for row in rows])
     return [
         replace(row, cells=tuple(column[place] for column in columns), mean=means[place])
         for place, row in enumerate(rows)
     ]
 
 
-def _marked(cells: Sequence[TableCell]) -> list[TableCell]:
+def _mark_best(cells: Sequence[TableCell]) -> list[TableCell]:
     """Mark the best among two or more cells with the most runs: one with fewer may just have been lucky."""
     most = max((cell.estimate.count for cell in cells if cell.estimate), default=0)
     fair = [cell.estimate.mean for cell in cells if cell.estimate and cell.estimate.count == most]

@@ -1,4 +1,4 @@
-"""Methods against a baseline and against each other, corrected for the number of comparisons."""
+"""Comparisons of methods with a baseline and with each other, corrected for their number, and in words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PairwiseComparison:
     corrected_p  p-value of its t-test after Holm's correction for all comparisons that were made together
     comparisons  their number
     domains      the comparison over domains, seeds averaged first: stricter, since the seeds of one domain
-                 are no independent witnesses of what happens in another
+                 are not independent observations
     """
 
     ours: str
@@ -32,12 +32,12 @@ class PairwiseComparison:
 
     @property
     def significant(self) -> bool:
-        """Whether the corrected t-test sees a difference."""
+        """Whether the corrected t-test finds a difference."""
         return self.corrected_p is not None and self.corrected_p < LEVEL
 
     @property
     def verdict(self) -> str:
-        """ "better", "worse", or nothing where chance could have done it."""
+        """ "better", "worse", or empty where the difference is not significant."""
         if not self.significant:
             return ""
         return "better" if self.runs.difference > 0 else "worse"
@@ -56,20 +56,20 @@ class PairwiseComparison:
 
 
 def compare_with_baseline(study: Study, rule: str, baseline: str) -> list[PairwiseComparison]:
-    """Every other method against the baseline, corrected for their number."""
+    """Compare every other method with the baseline, corrected for their number."""
     others = [label for label in study.labels if label != baseline]
     return _correct([compare_methods(study, rule, label, baseline) for label in others])
 
 
 def compare_all_pairs(study: Study, rule: str) -> list[PairwiseComparison]:
-    """Every two methods once (in the grid's order), corrected for the number of all pairs."""
+    """Compare every two methods once (in the grid's order), corrected for the number of all pairs."""
     labels = study.labels
     pairs = [(one, other) for place, one in enumerate(labels) for other in labels[place + 1 :]]
     return _correct([compare_methods(study, rule, one, other) for one, other in pairs])
 
 
 def compare_methods(study: Study, rule: str, ours: str, baseline: str) -> PairwiseComparison:
-    """One method against another, not corrected."""
+    """Compare two methods, not corrected for other comparisons."""
     means = [
         {domain: found.mean for domain, values in study.by_domain(label, rule).items()
          if (found := mean_and_error(values))}
@@ -103,7 +103,7 @@ def comparison_sentence(
     corrected_p: float | None = None,
     comparisons: int = 1,
 ) -> str:
-    """ "CSAC beats FedAvg by 1.2 points, p = 0.03, over 18 pairs", or what can honestly be said instead.
+    """Say "CSAC beats FedAvg by 1.2 points, p = 0.03, over 18 pairs", or what the data supports instead.
 
     corrected_p  the t-test's p-value after Holm's correction, if there was one; it decides
     comparisons  for how many comparisons it was corrected
@@ -133,7 +133,7 @@ def comparison_sentence(
 
 
 def difference_text(difference: float, metric: str) -> str:
-    """A difference of accuracies in points (hundredths), of other metrics in their own unit."""
+    """Format a difference of accuracies in points (hundredths), of other metrics in their own unit."""
     if is_fraction(metric):
         points = 100 * difference
         digits = 1 if round(abs(points), 1) >= 0.1 or points == 0 else 2
@@ -142,7 +142,7 @@ def difference_text(difference: float, metric: str) -> str:
 
 
 def p_text(p: float | None) -> str:
-    """A p-value with two digits; never as zero."""
+    """Format a p-value with two digits; never as zero."""
     if p is None or not math.isfinite(p):
         return "no p-value"
     if p < 0.001:
@@ -151,7 +151,7 @@ def p_text(p: float | None) -> str:
 
 
 def p_number(p: float) -> str:
-    """The digits of a p-value: two significant ones, and never rounded across the level."""
+    """Format the digits of a p-value: two significant ones, never rounded across the significance level."""
     if p < 0.001:
         return "<0.001"
     texts = (f"{p:.{digits}g}" for digits in range(2, 17))

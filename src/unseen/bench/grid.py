@@ -15,7 +15,7 @@ from unseen.evaluation.selection import LeaveOneDomainOut, SourceValidation
 from unseen.fileio import to_toml, write_text
 
 ALL = "all"
-"""In the place of a list of held-out domains: every domain in turn."""
+"""Instead of a list of held-out domains: every domain in turn."""
 LEAVE_ONE_DOMAIN_OUT = LeaveOneDomainOut.name
 SELECTIONS = {
     SourceValidation.name: SourceValidation.name,
@@ -27,18 +27,18 @@ _OF_THE_GRID = ("hold_out", "seed", *(name for name in WHERE if name not in ("da
 
 @dataclass(frozen=True)
 class Grid:
-    """What a bench runs.
+    """The runs of a bench.
 
     common      fields of RunConfig that all jobs share; `data` is one of them
     methods     label -> fields of RunConfig that the label adds; `method` is the label itself if not given
     hold_out    domains that are held out in turn, or ("all",); "released" is the release's own split
     models      model names; empty lets the data decide
     baseline    label that the others are compared with
-    published   name of the published table that is shown beside the results
+    published   name of the published table that is shown next to the results
     selection   leave-one-domain-out adds a run for every source domain, which chooses the round
     search      trials of a random search for every method; 0 = methods are run with the settings they have
     trial_seeds how many of the seeds a trial is run with
-    domains     every domain of the data, once it was looked at
+    domains     every domain of the data, once it has been loaded
     """
 
     common: Mapping[str, Any]
@@ -85,7 +85,7 @@ class Grid:
 
     @property
     def leaves_domains_out(self) -> bool:
-        """Whether leave-one-domain-out cross-validation was asked for."""
+        """Whether leave-one-domain-out cross-validation chooses the round."""
         return self.selection == LEAVE_ONE_DOMAIN_OUT
 
     def on(self, domains: tuple[str, ...]) -> Grid:
@@ -149,7 +149,7 @@ class Grid:
 
 
 def jobs(grid: Grid) -> list[BenchJob]:
-    """All cells of the grid, one seed after another, so that a grid stopped early is balanced."""
+    """List all cells of the grid, one seed after another, so that a grid stopped early is balanced."""
     return [
         grid.job(label, held_out, seed, model)
         for seed in grid.seeds
@@ -158,7 +158,7 @@ def jobs(grid: Grid) -> list[BenchJob]:
 
 
 def cells(grid: Grid) -> Iterator[tuple[str, str, str]]:
-    """Every (label, held-out domain, model): what seeds are averaged over."""
+    """Yield every (label, held-out domain, model): results are averaged over the seeds of each."""
     for model in grid.models or ("",):
         for held_out in grid.hold_out:
             for label in grid.methods:

@@ -1,6 +1,6 @@
-"""Which jobs a bench needs: a pure function of the grid and of what is finished, to be asked at any time.
+"""The jobs of a bench, as a pure function of the grid and of the finished jobs.
 
-A search comes first; once all its trials are settled the chosen settings are run with every seed.
+A search runs first; once all its trials are settled, the chosen settings are run with every seed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unseen.evaluation.selection import SourceValidation
 
 @dataclass(frozen=True)
 class PlannedEntry:
-    """One number of the tables: a job, and the runs from which leave-one-domain-out takes its round.
+    """One value of the tables: a job, and the runs by which leave-one-domain-out chooses its round.
 
     judged  the job whose round the folds choose: `job` itself, unless a search chose another setting for it
     """
@@ -30,10 +30,10 @@ class PlannedEntry:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """All jobs of a bench as far as they are known now.
+    """All jobs of a bench that are known so far.
 
     settled  whether nothing will be added: no search, or its choices are made
-    chosen   cell -> the trial that source validation took; empty without a search
+    chosen   cell -> the trial that source validation chose; empty without a search
     """
 
     trials: tuple[BenchJob, ...]
@@ -51,7 +51,7 @@ class JobPlan:
 
 
 def unique(jobs: Iterable[BenchJob]) -> dict[str, BenchJob]:
-    """Jobs by id; of several places in the grid that ask for the same run the first one names it."""
+    """Index jobs by id; if several cells of the grid need the same run, the first one names it."""
     found: dict[str, BenchJob] = {}
     for job in jobs:
         found.setdefault(job.id, job)
@@ -59,7 +59,7 @@ def unique(jobs: Iterable[BenchJob]) -> dict[str, BenchJob]:
 
 
 def make_plan(
-    grid: Grid, shelf: ResultStore, *, has_failed: Callable[[BenchJob], bool] = lambda _: False
+    grid: Grid, store: ResultStore, *, has_failed: Callable[[BenchJob], bool] = lambda _: False
 ) -> JobPlan:
     """Plan the jobs; while trials are unsettled (neither finished nor failed) only they are known."""
     if not grid.search:
@@ -68,10 +68,10 @@ def make_plan(
         )
         return JobPlan((), plain, settled=True, chosen={})
     trials = tuple(trial_jobs(grid))
-    if not all(shelf.holds(job) or has_failed(job) for job in trials):
+    if not all(store.holds(job) or has_failed(job) for job in trials):
         return JobPlan(trials, (), settled=False, chosen={})
-    chosen = _choices(grid, shelf, SourceValidation.name)
-    judged = _choices(grid, shelf, LEAVE_ONE_DOMAIN_OUT) if grid.leaves_domains_out else chosen
+    chosen = _choices(grid, store, SourceValidation.name)
+    judged = _choices(grid, store, LEAVE_ONE_DOMAIN_OUT) if grid.leaves_domains_out else chosen
     entries = list[PlannedEntry]()
     for seed in grid.seeds:
         for cell, trial in chosen.items():
@@ -82,8 +82,8 @@ def make_plan(
     return JobPlan(trials, tuple(entries), settled=True, chosen=chosen)
 
 
-def _choices(grid: Grid, shelf: ResultStore, rule: str) -> dict[Cell, int | None]:
-    return {cell: choose_trial(grid, cell, shelf, rule=rule) for cell in cells(grid)}
+def _choices(grid: Grid, store: ResultStore, rule: str) -> dict[Cell, int | None]:
+    return {cell: choose_trial(grid, cell, store, rule=rule) for cell in cells(grid)}
 
 
 def _in_order(cell: Cell, seed: int) -> tuple[str, str, int, str]:

@@ -1,7 +1,7 @@
-"""Leave-one-domain-out cross-validation: choose a round by how models do on sources they were not trained on.
+"""Leave-one-domain-out cross-validation: choose a round by the accuracy on sources held out of training.
 
-For a target T, every source s gets a run with T and s held out. How these runs do on their s, round by round,
-is an honest guess of how the real run does on T, and needs no sample of T.
+For a target T, every source s gets a run with T and s held out. The metric of these runs on their s, round by
+round, estimates the metric of the real run on T without any sample of T.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unseen.tasks import primary_metric
 
 
 def folds(grid: Grid, job: BenchJob) -> list[BenchJob]:
-    """The runs that choose the round of `job`: one for every source domain, with that domain held out too."""
+    """List the runs that choose the round of `job`: one per source domain, with that domain held out too."""
     if job.held_out == RELEASED:
         raise UsageError("leave-one-domain-out is not for a release's own split: that has validation domains")
     among = job.config.sources or grid.domains
@@ -26,7 +26,7 @@ def folds(grid: Grid, job: BenchJob) -> list[BenchJob]:
     sources = [domain for domain in grid.domains if domain in among and domain not in kept]
     if len(sources) < 2:
         raise UsageError(
-            f"leave-one-domain-out needs at least two source domains beside {job.held_out}; "
+            f"leave-one-domain-out needs at least two source domains besides {job.held_out}; "
             f"there are {len(sources)}: use --selection {SourceValidation.name}"
         )
     return [_fold(job, source) for source in sources]
@@ -38,10 +38,10 @@ def _fold(job: BenchJob, source: str) -> BenchJob:
     return BenchJob(job.label, job.held_out, job.seed, job.model, config, left_out=source, trial=job.trial)
 
 
-def cross_validated(held_out: str, runs: Sequence[FinishedRun]) -> list[Record]:
-    """Join the folds' evaluations: one record a round, with the score of every left-out source as its target.
+def join_folds(held_out: str, runs: Sequence[FinishedRun]) -> list[Record]:
+    """Join the folds' evaluations: one record per round, with the scores of all left-out sources as target.
 
-    held_out  the domain that nothing may be chosen by: its scores are taken out first
+    held_out  the domain that no choice may use: its scores are removed first
     """
     blind = [without_domain(run.evaluations, held_out) for run in runs]
     rounds = set.intersection(*({record["round"] for record in records} for records in blind))
@@ -57,20 +57,20 @@ def cross_validated(held_out: str, runs: Sequence[FinishedRun]) -> list[Record]:
 
 
 def choose_round(held_out: str, runs: Sequence[FinishedRun]) -> int | None:
-    """The round with the best mean on the left-out sources; on a tie the lower loss, then the earlier."""
+    """Return the round with the best mean on the left-out sources; ties: lower loss, then earlier."""
     best = _best(held_out, runs)
     return None if best is None else int(best["round"])
 
 
 def best_mean(held_out: str, runs: Sequence[FinishedRun]) -> float:
-    """The mean on the left-out sources in the round that `choose_round` takes; settings are chosen by it."""
+    """Return the mean on the left-out sources in the round of `choose_round`; searches maximize it."""
     best = _best(held_out, runs)
     return float("nan") if best is None else mean_metric(best, "target", primary_metric(_task(runs)))
 
 
 def _best(held_out: str, runs: Sequence[FinishedRun]) -> Record | None:
-    """Choosing on the left-out sources is what the oracle does on the target, hence its rule."""
-    return select(cross_validated(held_out, runs), Oracle.name, _task(runs))
+    """Choose on the left-out sources as the oracle rule chooses on the target."""
+    return select(join_folds(held_out, runs), Oracle.name, _task(runs))
 
 
 def _task(runs: Sequence[FinishedRun]) -> str:

@@ -1,4 +1,4 @@
-"""A paper's printed table beside ours: its rows under our columns where they fit, else as it stands."""
+"""Published results next to ours: a paper's rows under our columns where they fit, else as printed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from unseen.bench.table_text import Sheet, Text, published_rule
 from unseen.report.formatting import NOTHING
 
 METRICS = {"accuracy": "accuracy", "pearson": "pearson_r"}
-"""Printed metrics that can stand beside ours, by our names."""
+"""Published metrics that can be compared with ours, and our names for them."""
 
 
 def published_rows(name: str, study: Study) -> PublishedRows | None:
-    """A printed table's rows under the study's held-out domains; None if none fits.
+    """Return a published table's rows under the study's held-out domains; None if none fits.
 
     The printed average is kept only where the columns are the same: over fewer domains it would mislead.
     """
@@ -34,7 +34,7 @@ def published_rows(name: str, study: Study) -> PublishedRows | None:
 
 
 def published_sheet(name: str) -> Sheet | None:
-    """A printed table as it stands, where its columns are not ours; None if we have no row of it."""
+    """Format a published table as printed, for columns that are not ours; None if we have no row of it."""
     found = load_published(name)
     if not found.rows:
         return None
@@ -53,7 +53,7 @@ def published_sheet(name: str) -> Sheet | None:
 
 
 def source_text(found: PublishedTable) -> str:
-    """Which table of which paper."""
+    """Name the table and its paper."""
     paper, year = found.paper.name, str(found.paper.year)
     return f"{paper if year in paper else f'{paper} {year}'}, {found.table[:1].lower()}{found.table[1:]}"
 
@@ -71,7 +71,7 @@ def _row(row: PublishedRow, found: PublishedTable, study: Study) -> TableRow:
 
 
 def _same_model(row: PublishedRow, found: PublishedTable, study: Study) -> bool:
-    """Whether a row belongs to the study's model, as far as both are known."""
+    """Return whether a row belongs to the study's model, as far as both are known."""
     printed = row.model or found.model
     return not (study.model and printed) or printed == study.model
 

@@ -1,4 +1,4 @@
-"""A sheet for the terminal, as Markdown and as LaTeX with booktabs."""
+"""Tables for the terminal, as Markdown, as LaTeX with booktabs, and as CSV."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LATEX = {
 
 
 def to_terminal(sheet: Sheet) -> Group:
-    """A rich table; published lines are quiet and stand below a rule. The note is as wide as the terminal."""
+    """Render a rich table, with published lines dimmed below a rule and the note below the table."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.table import Table
@@ -50,7 +50,7 @@ def to_terminal(sheet: Sheet) -> Group:
 
 
 def to_markdown(sheet: Sheet, *, level: int = 2) -> str:
-    """A titled Markdown table; what groups are called stands below it."""
+    """Render a Markdown table with its title above and the headings of its groups below."""
     ruler = [":--", *("--:" for _ in sheet.headers[1:])]
     lines = [[Text(header) for header in sheet.headers], [Text(mark) for mark in ruler]]
     lines += [list(line) for _, group in sheet.groups for line in group]
@@ -123,7 +123,9 @@ FIELDS = (
 
 
 def to_csv(tables: Sequence[ResultsTable]) -> str:
-    """All tables; `held_out` is "mean" for the mean over domains; values are fractions, empty where unknown.
+    """Write all tables, one line per cell; `held_out` is "mean" for the mean over domains.
+
+    Values are fractions, empty where unknown.
 
     Published lines appear once, with the paper's own selection rule.
     """

@@ -1,7 +1,7 @@
-"""What a finished job's folder says, and a view of it that knows nothing of the held-out domain.
+"""Finished jobs, read from their run folders, and a view of them without the held-out domain.
 
-Every choice of a bench (a round, a setting) is made on `without_domain`, from which the held-out domain's
-scores were taken out; only the rule named oracle, and the numbers that are reported, see them.
+Every choice of a bench (a round, a setting) uses `without_domain`, which removes the scores of the held-out
+domain; only the oracle rule and the reported numbers see them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FinishedRun:
 
     @property
     def metric(self) -> str:
-        """The metric that the numbers of a bench are."""
+        """The primary metric of the task, which the tables show."""
         return primary_metric(self.task)
 
 
@@ -47,11 +47,11 @@ class ResultStore:
         self._read: dict[str, FinishedRun] = {}
 
     def holds(self, job: BenchJob) -> bool:
-        """Whether the job is finished."""
+        """Return whether the job is finished."""
         return job.id in self._read or RunFolder(job.folder(self.work)).result.exists()
 
     def get(self, job: BenchJob) -> FinishedRun | None:
-        """Read a job; None when it is not finished."""
+        """Read a job; return None if it is not finished."""
         if not self.holds(job):
             return None
         if job.id not in self._read:
@@ -61,13 +61,13 @@ class ResultStore:
         return self._read[job.id]
 
     def get_all(self, jobs: Iterable[BenchJob]) -> list[FinishedRun] | None:
-        """Read several jobs; None when one of them is not finished."""
+        """Read several jobs; return None if one of them is not finished."""
         found = [self.get(job) for job in jobs]
         return None if None in found else cast(list[FinishedRun], found)
 
 
 def _require_same(job: BenchJob, folder: Path) -> None:
-    """Refuse results of a version of the package in which a default was another."""
+    """Refuse results of a version of the package with another default."""
     stored = RunConfig.load(RunFolder(folder).config)
     for key, (mine, theirs) in job.config.differences(stored).items():
         if mine is None or key in ("data", "weights"):
@@ -80,7 +80,7 @@ def _require_same(job: BenchJob, folder: Path) -> None:
 
 
 def _agree(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-    """Whether settings are the same, but for those that came later or that a run finds out (noise, delta)."""
+    """Return whether settings agree, except new ones and those that a run derives (noise, delta)."""
     return all(value in (None, "none", theirs.get(name, value)) for name, value in mine.items())
 
 
@@ -100,7 +100,7 @@ def read_finished(folder: Path) -> FinishedRun:
 
 
 def without_domain(evaluations: Sequence[Record], domain: str) -> list[Record]:
-    """Take every score of a held-out domain out of the evaluations, and of groups with its samples."""
+    """Remove the scores of a held-out domain, and of groups with its samples, from the evaluations."""
     return [
         {
             **record,

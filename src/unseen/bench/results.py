@@ -1,7 +1,7 @@
-"""What a bench found: one small line for every finished job, made from the job's records alone.
+"""Results of a bench: one small line per finished job, computed from the job's records alone.
 
 Tables, tests and figures are functions of these lines, so a bench can be shown again without its run folders:
-lines that an earlier start wrote count where a job's folder is gone.
+lines of an earlier start are used where a job's folder has been deleted.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from unseen.runs.records import Record
 
 @dataclass(frozen=True)
 class JobResult:
-    """A finished job.
+    """The result of one finished job.
 
     accuracy     selection rule -> metric on the held-out domain, for every rule that applies; NaN = undefined
     in_domain    metric on test samples of the source domains; None where none were kept
     curve        metric on the held-out domain after every evaluated round
-    metric       what the numbers are: the primary metric of the task
+    metric       name of the metric: the primary one of the task
     job          the job's id, which is also the name of its run folder
     worst_group  accuracy of the worst group of held-out samples, where the data has groups
     """
@@ -62,13 +62,13 @@ class JobResult:
 
 
 def write_results(path: Path, results: Iterable[JobResult]) -> None:
-    """Write one line a job; undefined numbers are written as null."""
+    """Write one line per job; undefined numbers are written as null."""
     lines = [json.dumps(as_values(result), ensure_ascii=False, allow_nan=False) for result in results]
     write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def as_values(result: JobResult) -> dict[str, Any]:
-    """The result as JSON knows values: undefined numbers become null."""
+    """Convert a result to JSON values: undefined numbers become null."""
     return {name: _without_nan(value) for name, value in asdict(result).items()}
 
 
@@ -87,35 +87,35 @@ def read_results(path: Path) -> list[JobResult]:
 def load_results(folder: Path, *, work: Path | None = None) -> list[JobResult]:
     """Collect the finished jobs of a bench folder, from their records alone.
 
-    work  where the job folders lie, if not in the bench folder's own `jobs`
+    work  the folder of the job folders, if not the bench folder's `jobs`
     """
     place = BenchFolder(folder, work)
-    shelf = ResultStore(place.work)
-    return collect_results(make_plan(Grid.from_toml(place.grid), shelf, has_failed=place.has_failed), shelf)
+    store = ResultStore(place.work)
+    return collect_results(make_plan(Grid.from_toml(place.grid), store, has_failed=place.has_failed), store)
 
 
 def kept_results(folder: BenchFolder) -> dict[str, JobResult]:
-    """The lines that an earlier start wrote into a bench folder, by the job's id."""
+    """Read the lines that an earlier start wrote into a bench folder, by job id."""
     return {line.job: line for line in read_results(folder.results)} if folder.results.exists() else {}
 
 
-def kept_line(entry: PlannedEntry, shelf: ResultStore, kept: Mapping[str, JobResult]) -> JobResult | None:
-    """The line that stands for an entry whose job folder is gone; None where it is there, or has no line."""
+def kept_line(entry: PlannedEntry, store: ResultStore, kept: Mapping[str, JobResult]) -> JobResult | None:
+    """Return the earlier line of an entry whose job folder is gone; None if there is a folder or no line."""
     line = kept.get(entry.job.id)
-    if line is None or shelf.holds(entry.job) or (entry.folds and LEAVE_ONE_DOMAIN_OUT not in line.accuracy):
+    if line is None or store.holds(entry.job) or (entry.folds and LEAVE_ONE_DOMAIN_OUT not in line.accuracy):
         return None
     return replace(line, label=entry.job.label)
 
 
 def collect_results(
-    plan: JobPlan, shelf: ResultStore, kept: Mapping[str, JobResult] = MappingProxyType({})
+    plan: JobPlan, store: ResultStore, kept: Mapping[str, JobResult] = MappingProxyType({})
 ) -> list[JobResult]:
-    """The finished entries of a plan, in its order; runs on different data are refused."""
+    """Collect the finished entries of a plan, in its order; runs on different data are refused."""
     found, contents = [], dict[tuple[str, int | None], str]()
     for entry in plan.entries:
-        run = shelf.get(entry.job)
+        run = store.get(entry.job)
         if run is None:
-            line = kept_line(entry, shelf, kept)
+            line = kept_line(entry, store, kept)
             found += [line] if line else []
             continue
         config = entry.job.config
@@ -125,16 +125,16 @@ def collect_results(
                 f"{entry.job.name} was run on other data than the jobs before it ({config.data} changed): "
                 "choose another --out"
             )
-        found.append(_collected(entry, run, shelf))
+        found.append(_collected(entry, run, store))
     return found
 
 
-def _collected(entry: PlannedEntry, run: FinishedRun, shelf: ResultStore) -> JobResult:
+def _collected(entry: PlannedEntry, run: FinishedRun, store: ResultStore) -> JobResult:
     job = entry.job
-    judged = shelf.get(entry.judged) or run
+    judged = store.get(entry.judged) or run
     accuracy = {
         rule: _on_target(judged if rule == LEAVE_ONE_DOMAIN_OUT else run, number)
-        for rule, number in chosen_rounds(entry, shelf).items()
+        for rule, number in chosen_rounds(entry, store).items()
     }
     metrics = run.result["metrics"]
     return JobResult(
@@ -154,12 +154,12 @@ def _collected(entry: PlannedEntry, run: FinishedRun, shelf: ResultStore) -> Job
     )
 
 
-def chosen_rounds(entry: PlannedEntry, shelf: ResultStore) -> dict[str, int | None]:
+def chosen_rounds(entry: PlannedEntry, store: ResultStore) -> dict[str, int | None]:
     """Return the round that each selection rule takes; only rules that `uses_target` see held-out scores.
 
     Leave-one-domain-out is among them once all its runs are finished.
     """
-    run, held_out = shelf.get(entry.job), entry.job.held_out
+    run, held_out = store.get(entry.job), entry.job.held_out
     if run is None:
         return {}
     blind = without_domain(run.evaluations, held_out)
@@ -169,7 +169,7 @@ def chosen_rounds(entry: PlannedEntry, shelf: ResultStore) -> dict[str, int | No
         if entry.job.config.validate_on or not rule.needs_validation_domains:
             seen = run.evaluations if rule.uses_target else blind
             rounds[name] = _round(select(seen, name, run.task))
-    folds = shelf.get_all(entry.folds) if shelf.holds(entry.judged) else None
+    folds = store.get_all(entry.folds) if store.holds(entry.judged) else None
     return {**rounds, LEAVE_ONE_DOMAIN_OUT: choose_round(held_out, folds)} if folds else rounds
 
 
@@ -178,13 +178,13 @@ def _round(evaluation: Record | None) -> int | None:
 
 
 def _on_target(run: FinishedRun, number: int | None) -> float:
-    """The metric on the held-out domain after a round."""
+    """Return the metric on the held-out domain after a round."""
     found = (record for record in run.evaluations if record["round"] == number)
     return next((_of_target(record, run.metric) for record in found), math.nan)
 
 
 def _of_target(evaluation: Record, metric: str) -> float:
-    """The metric on all held-out samples where groups are told, as WILDS does, else the mean over domains."""
+    """Return the metric over all held-out samples if there are groups (as WILDS), else the domains' mean."""
     pooled = summarize_groups(evaluation, "target", metric).get("pooled")
     return mean_metric(evaluation, "target", metric) if pooled is None else float(pooled)
 

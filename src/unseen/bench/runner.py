@@ -1,4 +1,4 @@
-"""A whole bench: plan, run what is missing, plan again, until nothing is missing."""
+"""Running a bench: plan, run the missing jobs, and plan again, until nothing is missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from unseen.runner.prepare import check_names, data_request
 
 @dataclass(frozen=True)
 class BenchOutcome:
-    """What a bench came to: its results so far, the jobs that failed and why, those that are still to run."""
+    """State of a bench: its results so far, the failed jobs with their reasons, and the jobs still to run."""
 
     plan: JobPlan
     results: list[JobResult]
@@ -29,7 +29,7 @@ class BenchOutcome:
     missing: list[BenchJob]
 
 
-def look_at_data(grid: Grid, placement: Placement, *, progress: Progress = no_progress) -> Grid:
+def inspect_data(grid: Grid, placement: Placement, *, progress: Progress = no_progress) -> Grid:
     """Check every name of the grid, load the data once, and fill in its domains."""
     for model in grid.models or ("",):
         for label in grid.methods:
@@ -55,7 +55,7 @@ def known_domains(grid: Grid, folder: BenchFolder) -> Grid | None:
     return grid.on(stored.domains)
 
 
-def domains_of_results(grid: Grid, folder: BenchFolder) -> Grid | None:
+def result_domains(grid: Grid, folder: BenchFolder) -> Grid | None:
     """Fill in the domains that the grid and its results name, to show them without their data."""
     named = [] if grid.hold_out == (ALL,) else [*grid.hold_out]
     found = [line.held_out for line in kept_results(folder).values()]
@@ -67,7 +67,7 @@ def _models(grid: Grid) -> list[str | None]:
 
 
 def choose_workers(workers: int | None, placement: Placement) -> int:
-    """As many processes as there are cores for their threads; one where a graphics card does the work."""
+    """Choose as many processes as there are cores for their threads; one process on a GPU."""
     if placement.threads < 1 or (workers is not None and workers < 1):
         raise UsageError("--workers and --threads must be at least 1")
     if workers is not None:
@@ -87,21 +87,21 @@ def run_bench(
 ) -> BenchOutcome:
     """Run all jobs of a grid that are neither finished nor failed, and collect the results.
 
-    grid          with its domains known, as `look_at_data` gives it
-    retry_failed  try jobs again that failed in an earlier call; they go on from their last finished round
+    grid          with its domains filled in by `inspect_data`
+    retry_failed  also run jobs that failed in an earlier call; they resume after their last finished round
     """
     placement, callback = placement or Placement(), callback or BenchCallback()
-    shelf = ResultStore(folder.work)
+    store = ResultStore(folder.work)
     with folder.locked():
         grid.save(folder.grid)
         if retry_failed:
-            for job in make_plan(grid, shelf, has_failed=folder.has_failed).jobs:
+            for job in make_plan(grid, store, has_failed=folder.has_failed).jobs:
                 folder.forget_failure(job)
         pool = JobPool(
             folder, workers=choose_workers(workers, placement), placement=placement, callback=callback
         )
         while True:
-            state = bench_state(grid, folder, shelf)
+            state = bench_state(grid, folder, store)
             if not state.missing:
                 return state
             open_jobs = {job.id for job in (*state.missing, *(job for job, _ in state.failed))}
@@ -111,18 +111,18 @@ def run_bench(
             pool.run(state.missing)
 
 
-def bench_state(grid: Grid, folder: BenchFolder, shelf: ResultStore | None = None) -> BenchOutcome:
-    """What a bench folder holds of a grid now; runs nothing."""
-    shelf, kept = shelf or ResultStore(folder.work), kept_results(folder)
-    plan = make_plan(grid, shelf, has_failed=folder.has_failed)
-    unsettled = tuple(entry for entry in plan.entries if kept_line(entry, shelf, kept) is None)
+def bench_state(grid: Grid, folder: BenchFolder, store: ResultStore | None = None) -> BenchOutcome:
+    """Return the state of a grid in a bench folder, without running anything."""
+    store, kept = store or ResultStore(folder.work), kept_results(folder)
+    plan = make_plan(grid, store, has_failed=folder.has_failed)
+    unsettled = tuple(entry for entry in plan.entries if kept_line(entry, store, kept) is None)
     failed, missing = list[tuple[BenchJob, str]](), list[BenchJob]()
     for job in replace(plan, entries=unsettled).jobs:
-        if shelf.holds(job):
+        if store.holds(job):
             continue
         failure = folder.failure(job)
         if failure is None:
             missing.append(job)
         else:
             failed.append((job, failure.reason))
-    return BenchOutcome(plan, collect_results(plan, shelf, kept), failed, missing)
+    return BenchOutcome(plan, collect_results(plan, store, kept), failed, missing)

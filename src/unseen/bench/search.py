@@ -1,8 +1,8 @@
-"""Random search: the same number of trials for every method, chosen without a look at the held-out domain.
+"""Random search: the same number of trials per method, chosen without using the held-out domain.
 
-Trial 0 is the method as the grid has it. The others draw the common options and the method's own settings
-from their ranges; what a grid's entry for a method fixes is not searched. A choice is made for every held-out
-domain on its own, as its sources differ.
+Trial 0 is the method as the grid defines it. The others draw the common options and the method's settings
+from their ranges; what the grid fixes for a method is not searched. The choice is made per held-out domain,
+since the sources differ.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def trial_options(grid: Grid, label: str, trial: int) -> dict[str, Any]:
 
 
 def trial_job(grid: Grid, cell: Cell, trial: int, seed: int) -> BenchJob:
-    """The run of one trial with one seed."""
+    """Make the job of one trial with one seed."""
     label, held_out, model = cell
     job = grid.job(label, held_out, seed, model, **trial_options(grid, label, trial))
     return replace(job, trial=trial)
 
 
 def trial_jobs(grid: Grid) -> list[BenchJob]:
-    """All trials, number by number, so that a search stopped early gave every method the same."""
+    """List all trials by number, so that a search stopped early is balanced over the methods."""
     found = []
     for trial in range(grid.search):
         for seed in grid.seeds[: grid.trial_seeds]:
@@ -70,8 +70,8 @@ def trial_jobs(grid: Grid) -> list[BenchJob]:
     return found
 
 
-def search_report(grid: Grid, shelf: ResultStore) -> list[dict[str, Any]]:
-    """Every trial of every cell with what it drew and its score, and which was taken: nothing is hidden."""
+def search_report(grid: Grid, store: ResultStore) -> list[dict[str, Any]]:
+    """List every trial of every cell with its options and score, and which one was chosen."""
     rules = [SourceValidation.name, *([LEAVE_ONE_DOMAIN_OUT] if grid.leaves_domains_out else [])]
     found = []
     for cell, rule in product(cells(grid), rules):
@@ -82,46 +82,48 @@ def search_report(grid: Grid, shelf: ResultStore) -> list[dict[str, Any]]:
                 "score": None if math.isnan(score) else score,
                 "options": trial_options(grid, label, trial),
             }
-            for trial, score in trial_scores(grid, cell, shelf, rule=rule).items()
+            for trial, score in trial_scores(grid, cell, store, rule=rule).items()
         ]
-        chosen = choose_trial(grid, cell, shelf, rule=rule)
+        chosen = choose_trial(grid, cell, store, rule=rule)
         place = {"label": label, "held_out": held_out, "model": model, "rule": rule}
         found.append({**place, "chosen": chosen, "trials": trials})
     return found
 
 
-def trial_scores(grid: Grid, cell: Cell, shelf: ResultStore, *, rule: str) -> dict[int, float]:
-    """The score of every trial by which `choose_trial` chooses; NaN for those that failed."""
-    return {trial: _mean_score(grid, cell, trial, shelf, rule=rule) for trial in range(grid.search)}
+def trial_scores(grid: Grid, cell: Cell, store: ResultStore, *, rule: str) -> dict[int, float]:
+    """Compute the score of every trial, which `choose_trial` maximizes; NaN for failed trials."""
+    return {trial: _mean_score(grid, cell, trial, store, rule=rule) for trial in range(grid.search)}
 
 
-def choose_trial(grid: Grid, cell: Cell, shelf: ResultStore, *, rule: str) -> int | None:
-    """The trial with the best mean over its seeds; ties go to the earlier; None when every trial failed.
+def choose_trial(grid: Grid, cell: Cell, store: ResultStore, *, rule: str) -> int | None:
+    """Return the trial with the best mean over its seeds; ties go to the earlier; None if all failed.
 
     rule  source-validation, or leave-one-domain-out: neither looks at the held-out domain
     """
-    scores = trial_scores(grid, cell, shelf, rule=rule)
+    scores = trial_scores(grid, cell, store, rule=rule)
     usable = {trial: score for trial, score in scores.items() if not math.isnan(score)}
     return max(usable, key=lambda trial: (usable[trial], -trial), default=None)
 
 
-def _mean_score(grid: Grid, cell: Cell, trial: int, shelf: ResultStore, *, rule: str) -> float:
-    """Mean over seeds; NaN when a run failed or its metric is not defined."""
+def _mean_score(grid: Grid, cell: Cell, trial: int, store: ResultStore, *, rule: str) -> float:
+    """Average over seeds; NaN if a run failed or its metric is not defined."""
     held_out, scores = cell[1], list[float]()
     for seed in grid.seeds[: grid.trial_seeds]:
         job = trial_job(grid, cell, trial, seed)
         wanted = [job] if rule == SourceValidation.name else folds(grid, job)
-        runs = shelf.get_all(wanted)
+        runs = store.get_all(wanted)
         if runs is None:
             return math.nan
         scores.append(
-            _validated(held_out, runs[0]) if rule == SourceValidation.name else best_mean(held_out, runs)
+            _validation_score(held_out, runs[0])
+            if rule == SourceValidation.name
+            else best_mean(held_out, runs)
         )
     return sum(scores) / len(scores)
 
 
-def _validated(held_out: str, run: FinishedRun) -> float:
-    """The sources' validation metric in the round that source validation takes."""
+def _validation_score(held_out: str, run: FinishedRun) -> float:
+    """Return the sources' validation metric in the round that source validation chooses."""
     blind: Sequence[dict[str, Any]] = without_domain(run.evaluations, held_out)
     best = select(blind, SourceValidation.name, run.task)
     return math.nan if best is None else mean_metric(best, "validation", run.metric)

@@ -1,4 +1,4 @@
-"""Which labels of a grid differ in one setting alone: what a sensitivity figure can be drawn of."""
+"""Setting sweeps: groups of labels that differ in one setting alone, for the sensitivity figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from unseen.bench.grid import Grid
 
 SOURCES = "sources"
-"""The option that names a run's source domains; its length is what a figure shows."""
+"""The option that names a run's source domains; figures show how many there are."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class SettingSweep:
 
     @property
     def method(self) -> str:
-        """The label that all have in common as far as they are spelt alike."""
+        """The common beginning of the labels."""
         first, last = min(self.values), max(self.values)
         same = next((at for at, sign in enumerate(first) if at >= len(last) or last[at] != sign), len(first))
         return first[:same].rstrip(" =,:;-_.0123456789(")
 
 
 def setting_sweeps(grid: Grid) -> list[SettingSweep]:
-    """Every group of two or more labels whose configurations differ in one setting alone."""
+    """Find every group of two or more labels whose configurations differ in one setting alone."""
     configs = {label: _configuration(grid, label) for label in grid.methods}
     names = sorted({name for config in configs.values() for name in config})
     found = []
@@ -47,7 +47,7 @@ def setting_sweeps(grid: Grid) -> list[SettingSweep]:
 
 
 def value_text(setting: str, value: Any) -> str:
-    """A setting's value on an axis; of source domains their number, where not all take part."""
+    """Format a setting's value for an axis; of source domains their number, where not all take part."""
     if setting == SOURCES:
         return str(len(value)) if value else "all"
     if isinstance(value, bool):
@@ -56,7 +56,7 @@ def value_text(setting: str, value: Any) -> str:
 
 
 def _configuration(grid: Grid, label: str) -> dict[str, Any]:
-    """All fields of a label's runs with the method's settings beside them, defaults filled in."""
+    """Return all fields of a label's runs together with the method's settings, defaults filled in."""
     config = vars(grid.job(label, grid.hold_out[0], grid.seeds[0]).config)
     return {**{key: value for key, value in config.items() if key != "settings"}, **config["settings"]}
 

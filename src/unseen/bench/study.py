@@ -1,4 +1,4 @@
-"""The results of a bench, sorted by model, selection rule, label, domain and seed."""
+"""The results of one model, by selection rule, label, held-out domain and seed."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Study:
 
     @property
     def metric(self) -> str:
-        """What the numbers are."""
+        """Name of the metric."""
         return self.results[0].metric if self.results else "accuracy"
 
     @property
     def in_title(self) -> str:
-        """What names the model in a title; nothing where the bench has one only."""
+        """The model as a suffix of titles; empty if the bench has only one."""
         return f", {self.model}" if self.several else ""
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The selection rules that any job has a number for, in the order of all tables."""
+        """The selection rules that any job has a value for, in the order of the tables."""
         known = {rule for result in self.results for rule in result.accuracy}
         return tuple(rule.name for rule in list_rules() if rule.name in known)
 
@@ -53,7 +53,7 @@ class Study:
         return len(self.domains) * len(self.seeds)
 
     def values(self, label: str, rule: str) -> Values:
-        """A label's numbers by held-out domain and seed; runs without one are left out."""
+        """Return a label's values by held-out domain and seed; undefined ones are left out."""
         if (label, rule) not in self._found:
             self._found[label, rule] = {
                 (result.held_out, result.seed): result.accuracy[rule]
@@ -63,7 +63,7 @@ class Study:
         return self._found[label, rule]
 
     def by_domain(self, label: str, rule: str) -> dict[str, list[float]]:
-        """A label's numbers of every domain, one a seed; domains without any are left out."""
+        """Return a label's values per domain, one per seed; domains without values are left out."""
         found: dict[str, list[float]] = {}
         for (domain, _), value in self.values(label, rule).items():
             found.setdefault(domain, []).append(value)
@@ -71,9 +71,9 @@ class Study:
 
 
 def studies(grid: Grid, results: Sequence[JobResult]) -> list[Study]:
-    """One study a model. Where the grid left something open, the results say what it came to.
+    """Make one study per model; what the grid leaves open is taken from the results.
 
-    Labels that name networks of their own are what is compared: they make one study.
+    Labels with different networks are compared with each other: they make one study.
     """
     models = grid.models or tuple(dict.fromkeys(result.model for result in results)) or ("",)
     if any("model" in options for options in grid.methods.values()):
@@ -94,7 +94,7 @@ def studies(grid: Grid, results: Sequence[JobResult]) -> list[Study]:
 
 
 def display_name(label: str) -> str:
-    """A label as tables show it: a method's name at its beginning is written as its paper writes it."""
+    """Format a label for tables: a method's name at its start is spelled as in its paper."""
     for name in sorted(METHODS, key=len, reverse=True):
         if re.match(rf"{re.escape(name)}(?![a-z0-9])", label):
             return METHODS[name].title + label[len(name) :]
@@ -102,6 +102,6 @@ def display_name(label: str) -> str:
 
 
 def _belongs(result: JobResult, model: str, grid: Grid, domains: Sequence[str]) -> bool:
-    """Whether the grid asked for a result; a folder may hold those of an earlier, larger grid too."""
+    """Return whether a result is part of the grid; a folder may hold those of an earlier, larger grid too."""
     planned = result.label in grid.methods and result.held_out in domains and result.seed in grid.seeds
     return planned and model in ("", result.model)

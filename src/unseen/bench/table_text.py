@@ -1,4 +1,4 @@
-"""Tables as text: what stands in every cell, the same for terminal, Markdown, LaTeX and the page."""
+"""Tables as text: the cells as they appear in the terminal, Markdown, LaTeX and the page alike."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from unseen.tasks import is_fraction, metric_label
 
 MARKS = {"better": "*", "worse": "†", "": ""}
 PUBLISHED = " (published)"
-"""How rounds are chosen, our rules and those that papers have besides."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A cell's words, and whether they are set off."""
+    """The text of a cell, and whether it is bold."""
 
     text: str
     bold: bool = False
@@ -41,7 +40,7 @@ class Sheet:
 
 
 def number_text(value: float | None, metric: str, decimals: int | None = None) -> str:
-    """A number of a table whose title names the unit: percent with one decimal, else three decimals."""
+    """Format a number whose unit is in the title: percent with one decimal, else three decimals."""
     if value is None:
         return NOTHING
     if is_fraction(metric):
@@ -52,7 +51,7 @@ def number_text(value: float | None, metric: str, decimals: int | None = None) -
 def estimate_text(
     estimate: Estimate | None, metric: str, *, planned: int = 0, decimals: int | None = None
 ) -> str:
-    """Mean ± standard error, and the number of runs in brackets where some are missing."""
+    """Format mean ± standard error, and the number of runs in brackets where some are missing."""
     if estimate is None:
         return NOTHING
     error = f" ± {number_text(estimate.error, metric, decimals)}" if estimate.error is not None else ""
@@ -61,17 +60,17 @@ def estimate_text(
 
 
 def unit_text(metric: str) -> str:
-    """The metric and its unit, for titles."""
+    """Format the metric and its unit, for titles."""
     return f"{metric_label(metric)} in %" if is_fraction(metric) else metric_label(metric)
 
 
 def rule_sentence(rule: str) -> str:
-    """What a selection rule means."""
+    """Explain a selection rule."""
     return f"{rule_label(rule).capitalize()}: {SELECTION_RULES[rule].summary}."
 
 
 def table_sheet(table: ResultsTable) -> Sheet:
-    """The bench's table under one selection rule; a column of runs only where some are missing."""
+    """Format the table of one selection rule; with a column of runs if some are missing."""
     headers = ["method", *table.columns, "mean", *([] if table.complete else ["runs"])]
     groups = [("", tuple(_line(row, table) for row in table.rows))]
     found = table.published
@@ -86,7 +85,7 @@ def table_sheet(table: ResultsTable) -> Sheet:
 
 
 def rules_sheet(tables: Sequence[ResultsTable]) -> Sheet:
-    """The mean over the held-out domains under all selection rules, side by side."""
+    """Format the mean over the held-out domains under all selection rules, side by side."""
     first = tables[0]
     lines = tuple(
         (Text(row.name), *(_cell(table.rows[place].mean, table, planned=table.planned) for table in tables))
@@ -147,15 +146,15 @@ Column = tuple[str, Callable[[Sequence[JobResult]], str]]
 
 
 def expectation_sheet(study: Study, rule: str) -> Sheet:
-    """What to expect on a new site: the mean, its interval, and the interval of a single site."""
+    """Format the expectation for a new site: the mean, its interval, and the interval of a single site."""
     metric, lines = study.metric, list[Line]()
     for label in study.labels:
         found = expected_accuracy(study.by_domain(label, rule), metric=metric)
         if found is not None:
             spans = ((found.low, found.high), (found.site_low, found.site_high))
-            told = [Text(_span(low, high, metric)) for low, high in spans]
+            intervals = [Text(_span(low, high, metric)) for low, high in spans]
             mean, count = Text(number_text(found.mean, metric)), Text(str(found.domains))
-            lines.append((Text(display_name(label)), mean, *told, count))
+            lines.append((Text(display_name(label)), mean, *intervals, count))
     headers = ("method", "expected", "mean over such sites", "a single new site", "domains")
     note = f"Intervals of 95 %. {ASSUMPTION}"
     title = f"Expected {unit_text(metric)} on a new site{study.in_title}"
@@ -163,28 +162,30 @@ def expectation_sheet(study: Study, rule: str) -> Sheet:
 
 
 def cost_sheet(study: Study) -> Sheet:
-    """One line a method; columns that no run has a number for are left out."""
+    """Format in-domain metrics and costs, one line per method; columns without any value are left out."""
     metric = study.metric
     columns: list[Column] = [
         ("in-domain", lambda runs: _estimate([run.in_domain for run in runs], metric)),
         ("worst group", lambda runs: _estimate([run.worst_group for run in runs], metric)),
         ("lowest run", lambda runs: number_text(_lowest(runs, study), metric)),
-        ("time a run", lambda runs: format_clock(_mean([run.seconds for run in runs]))),
+        ("time per run", lambda runs: format_clock(_mean([run.seconds for run in runs]))),
         ("sent by clients", lambda runs: format_bytes(_mean([run.bytes_up for run in runs]))),
         ("sent to clients", lambda runs: format_bytes(_mean([run.bytes_down for run in runs]))),
     ]
     lines: list[list[str]] = []
     for label in study.labels:
         runs = [result for result in study.results if result.label == label]
-        lines.append([display_name(label), *(told(runs) if runs else NOTHING for _, told in columns)])
+        lines.append(
+            [display_name(label), *(format_runs(runs) if runs else NOTHING for _, format_runs in columns)]
+        )
     kept = [0, *(at for at in range(1, len(columns) + 1) if any(line[at] != NOTHING for line in lines))]
     headers = ("method", *(name for name, _ in columns))
     shown: tuple[Line, ...] = tuple(tuple(Text(line[at]) for at in kept) for line in lines)
     note = (
-        f"Means over the finished runs; {unit_text(metric)} where no unit stands. In-domain: test data of "
+        f"Means over the finished runs; {unit_text(metric)} where no unit is given. In-domain: test data of "
         "the sources. Lowest run: the held-out domain and seed that went worst. Times depend on the machine."
     )
-    title = f"At home, and at what cost{study.in_title}"
+    title = f"In-domain performance and cost{study.in_title}"
     return Sheet(title, tuple(headers[at] for at in kept), (("", shown),), note)
 
 
@@ -207,9 +208,9 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def statistics_sheet(study: Study, rule: str, found: Sequence[PairwiseComparison]) -> Sheet:
-    """Each method against the baseline: difference, both tests, their correction and the effect's size."""
+    """Format each method against the baseline: difference, both tests, correction and effect size."""
     first = found[0]
-    share = is_fraction(first.metric)
+    fraction = is_fraction(first.metric)
     lines = tuple(
         (
             Text(display_name(each.ours)),
@@ -228,7 +229,7 @@ def statistics_sheet(study: Study, rule: str, found: Sequence[PairwiseComparison
     )
     headers = (
         "method",
-        "points (95 % interval)" if share else "difference (95 % interval)",
+        "points (95 % interval)" if fraction else "difference (95 % interval)",
         "p, t-test",
         "p, Holm",
         "p, Wilcoxon",
@@ -246,7 +247,7 @@ def statistics_sheet(study: Study, rule: str, found: Sequence[PairwiseComparison
 
 
 def matrix_sheet(study: Study, rule: str) -> Sheet:
-    """Method against method: p-values of paired t-tests, bold where significant after Holm's correction."""
+    """Format p-values of every pair of methods, bold where significant after Holm's correction."""
     found = {(each.ours, each.baseline): each for each in compare_all_pairs(study, rule)}
     lines = []
     for ours in study.labels:

@@ -198,9 +198,9 @@ def _run(
     from unseen.bench.runner import (
         bench_state,
         choose_workers,
-        domains_of_results,
+        inspect_data,
         known_domains,
-        look_at_data,
+        result_domains,
         run_bench,
     )
     from unseen.cli.bench_progress import BenchProgress
@@ -208,10 +208,10 @@ def _run(
 
     console = messages()
     try:
-        known = known_domains(grid, folder) or (domains_of_results(grid, folder) if jobs.collect else None)
+        known = known_domains(grid, folder) or (result_domains(grid, folder) if jobs.collect else None)
         if known is None:
             with DelayedProgressBar(console) as bar:
-                known = look_at_data(grid, where, progress=bar)
+                known = inspect_data(grid, where, progress=bar)
         if jobs.collect:
             return bench_state(known, folder), known
         parallel = choose_workers(jobs.workers, where)

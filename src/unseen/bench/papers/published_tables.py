@@ -1,7 +1,7 @@
-"""Numbers as the papers print them: every row of every table, to be shown beside our own.
+"""Published results: every row of every table of the papers, as printed, to compare with our own.
 
-One TOML file a table, or a part of one where a printed table joins several data sets or networks. Cells that
-our copy of a paper lacks are `nan` in the file and None here. Captions and notes are in our words.
+One TOML file (in `published/`) per table, or per part where a table joins several data sets or networks.
+Cells that our copy of a paper lacks are `nan` in the file and None here. Captions and notes are in our words.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class PublishedRow:
     """One printed row.
 
     label          the method or variant, as the paper calls it
-    values         one a column, in the table's unit; None where our copy of the paper lacks the cell
-    errors         what stands behind a plus-minus sign; empty if the row has none
+    values         one per column, in the table's unit; None where our copy of the paper lacks the cell
+    errors         the numbers after the plus-minus sign; empty if the row has none
     average        the printed average, which need not be the mean (see the tests)
-    decimals       places behind the point that the paper prints
+    decimals       decimal places that the paper prints
     method, model  our names for them, where we have them
     sources        "pooled" for methods that see all source data in one place, "separated" for federated ones
     """
@@ -72,7 +72,7 @@ class PublishedTable:
     unit       percent, r, hours, p
     selection  how the authors chose the round that they report
     runs       what was averaged
-    model      our name of the network; None where the paper leaves it open, and rows stand beside any
+    model      our name of the network; None where the paper leaves it open, and rows fit any model
     """
 
     name: str
@@ -93,12 +93,12 @@ class PublishedTable:
 
     @property
     def scale(self) -> float:
-        """By what one of our values, 0.9 say, is multiplied to stand beside these."""
+        """Factor from our values (0.9, say) to the table's unit."""
         return 100.0 if self.unit == "percent" else 1.0
 
 
 def list_published() -> list[str]:
-    """Names of all printed tables."""
+    """List the names of all published tables."""
     names = (entry.name for entry in _DATA.iterdir())
     return sorted(
         name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX) and name != _PAPERS + _SUFFIX
@@ -107,7 +107,7 @@ def list_published() -> list[str]:
 
 @cache
 def load_published(name: str) -> PublishedTable:
-    """Read a printed table by its name, `csac-table3` say."""
+    """Read a published table by its name, `csac-table3` say."""
     known = list_published()
     if name not in known:
         raise unknown_name("published table", name, known)
@@ -125,7 +125,7 @@ def load_published(name: str) -> PublishedTable:
 
 @cache
 def published_papers() -> dict[str, PublishedPaper]:
-    """The papers by key."""
+    """Read the papers, by key."""
     return {key: PublishedPaper(key=key, **facts) for key, facts in _read(_PAPERS).items()}
 
 
@@ -135,7 +135,7 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def _row(printed: Mapping[str, Any]) -> PublishedRow:
-    """Turn decimals into floats, and keep how many places were printed."""
+    """Convert decimals to floats, and keep the number of printed places."""
     given = dict(printed)
     values, errors = given.pop("values"), given.pop("errors", ())
     places = [-int(value.as_tuple().exponent) for value in values if value.is_finite()]

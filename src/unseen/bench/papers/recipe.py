@@ -1,4 +1,9 @@
-"""A recipe: which table or figure of which paper, and the grid that makes it again."""
+"""Recipes: for every table and figure of the papers the grid that reproduces it, at three budgets.
+
+A recipe's file (in `recipes/`) is the paper's setting. `[budget.small]` and `[budget.smoke]` replace parts of
+it: entries of the grid (seeds, held-out domains, labels to keep), fields of every run, settings of a method
+wherever it is used (`settings.METHOD`), and finally fields of one label's runs (`options.LABEL`).
+"""
 
 from __future__ import annotations
 
@@ -20,11 +25,11 @@ _SUFFIX = ".toml"
 
 @dataclass(frozen=True)
 class Recipe:
-    """One file of this folder.
+    """One file of the folder `recipes`.
 
     name     the paper and its number of the table or figure, `csac-table3`; parts of one have a third word
     shows    what it is in the paper: Table 3
-    about    what is compared on what, in a line
+    about    what is compared on which data, in one line
     figure   where its figure is drawn: bench:NAME on the bench's page, run:NAME in every job's report; empty
              for tables
     setting  the grid in the paper's setting, as the file has it
@@ -41,19 +46,19 @@ class Recipe:
 
     @property
     def data(self) -> str:
-        """The data set's name."""
+        """Name of the data set."""
         return str(self.setting["common"]["data"])
 
     def grid(self, budget: str) -> Grid:
-        """The grid at one of the budgets."""
+        """Return the grid at one of the budgets."""
         if budget not in BUDGETS:
             raise unknown_name("budget", budget, BUDGETS)
         grid = apply_budget(self.setting, self.budgets.get(budget, {}))
-        return grid if budget == "paper" else _told(grid, budget)
+        return grid if budget == "paper" else _note_budget(grid, budget)
 
 
 def list_recipes() -> list[str]:
-    """Names of all recipes, by paper, tables before figures."""
+    """List the names of all recipes, by paper, tables before figures."""
     names = [entry.name.removesuffix(_SUFFIX) for entry in _DATA.iterdir()]
     return sorted((name for name in names if "-table" in name or "-figure" in name), key=_order)
 
@@ -80,11 +85,11 @@ def load_recipe(name: str) -> Recipe:
     )
 
 
-def _told(grid: Grid, budget: str) -> Grid:
-    """Say on the page that this is not the paper's budget."""
+def _note_budget(grid: Grid, budget: str) -> Grid:
+    """Add a note that this is not the paper's budget."""
     rounds, seeds = grid.common["rounds"], len(grid.seeds)
-    said = f"Budget {budget!r}, not the paper's: rounds {rounds}, seeds {seeds}."
-    return Grid.from_mapping({**vars(grid), "note": f"{grid.note.strip()}\n\n{said}"})
+    added = f"Budget {budget!r}, not the paper's: rounds {rounds}, seeds {seeds}."
+    return Grid.from_mapping({**vars(grid), "note": f"{grid.note.strip()}\n\n{added}"})
 
 
 def _order(name: str) -> tuple[str, str, int, str]:
@@ -97,7 +102,7 @@ def _order(name: str) -> tuple[str, str, int, str]:
 
 
 BUDGETS = {
-    "smoke": "does it run: seconds to a few minutes, the numbers mean nothing",
+    "smoke": "a test that it runs: seconds to a few minutes, the numbers mean nothing",
     "small": "about an hour on two cores for digits, longer for photographs; shorter training, fewer seeds",
     "paper": "what the paper did",
 }
