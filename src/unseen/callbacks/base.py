@@ -125,7 +125,9 @@ def _describe(error: Exception) -> str:
 CallbackFactory = Callable[[Path], Callback]
 """Makes a callback for the run in a folder."""
 
-CALLBACKS: Registry[CallbackFactory] = Registry("callback", group="unseen.callbacks")
+CALLBACKS: Registry[CallbackFactory] = Registry(
+    "callback", group="unseen.callbacks", builtin=("unseen.callbacks.tensorboard",)
+)
 
 
 def make_callbacks(names: Iterable[str], folder: Path) -> list[Callback]:
