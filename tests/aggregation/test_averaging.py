@@ -1,3 +1,5 @@
+"""Averages of client states, and the policy for their buffers."""
+
 from __future__ import annotations
 
 import pytest
@@ -6,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from unseen.aggregation import normalize_weights, weighted_mean
+from unseen.aggregation import (
+    combine_clients,
+    layerwise_weighted_sum,
+    mean_from_sum,
+    merge_buffers,
+    normalize_weights,
+    scale_for_sum,
+    split_layers,
+    step_towards,
+    weighted_mean,
+    without_counters,
+)
 from unseen.models import FlatState, Kind, Layout
 
 PLAIN = Layout.of(nn.Linear(3, 2))
@@ -72,3 +85,44 @@ def test_buffers_follow_their_policy():
     merged = weighted_mean(rows, torch.tensor([1.0, 3.0]), layout=layout)
     assert merged[layout.extent(Kind.INTEGER_BUFFER)].tolist() == [7.0]
     assert merged[layout.extent(Kind.FLOAT_BUFFER)].tolist() == [1.75] * 4
+
+
+def states_with_buffers() -> tuple[torch.Tensor, Layout]:
+    """Three clients with counters 7, 4 and 3, and float buffers 1, 2 and 6."""
+    flat = FlatState(NORMED)
+    rows = flat.read().repeat(3, 1)
+    rows[:, flat.layout.extent(Kind.INTEGER_BUFFER)] = torch.tensor([[7.0], [4.0], [3.0]])
+    rows[:, flat.layout.extent(Kind.FLOAT_BUFFER)] = torch.tensor([[1.0], [2.0], [6.0]])
+    return rows, flat.layout
+
+
+def test_every_average_merges_buffers_by_the_same_policy():
+    rows, layout = states_with_buffers()
+    counters, statistics = layout.extent(Kind.INTEGER_BUFFER), layout.extent(Kind.FLOAT_BUFFER)
+    layers = len(split_layers(layout))
+    third = torch.full((layers, 3), 1 / 3, dtype=torch.float64)
+    averages = (
+        weighted_mean(rows, torch.ones(3), layout=layout),
+        combine_clients(rows, rows[0], torch.tensor([0.9, 0.1, -0.4]), layout=layout),
+        layerwise_weighted_sum(rows, third, layout=layout),
+        merge_buffers(torch.zeros(layout.size), rows, layout=layout, weights=third[0]),
+    )
+    for merged in averages:
+        assert merged[counters].tolist() == [7.0], "the largest"
+        assert merged[statistics].tolist() == pytest.approx([3.0] * 4), "the mean"
+    stepped = step_towards(rows[0], averages[0], rate=0.5, layout=layout)
+    assert torch.equal(stepped[statistics.start :], averages[0][statistics.start :]), "whatever the rate"
+
+
+def test_a_sum_gives_the_mean_and_rounds_counters():
+    rows, layout = states_with_buffers()
+    weights = [2.0, 1.0, 1.0]
+    total = sum(
+        scale_for_sum(row.double().numpy(), weight, layout=layout)
+        for row, weight in zip(rows, weights, strict=True)
+    )
+    mean = torch.from_numpy(mean_from_sum(total, weight=4.0, clients=3, layout=layout)).float()
+    known = weighted_mean(rows, torch.tensor(weights), layout=layout)
+    numbers = without_counters(layout)
+    torch.testing.assert_close(mean[numbers], known[numbers])
+    assert mean[numbers.stop :].tolist() == [5.0], "14 / 3, rounded, whatever the weights"

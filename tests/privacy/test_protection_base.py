@@ -124,7 +124,7 @@ def test_methods_declare_what_travels_in_their_state(method):
     facts = make_method(method).traits
     if facts.topology != "pooled":
         assert facts.in_state and set(facts.in_state) <= set(facts.sends)
-    assert set(facts.merges) <= set(facts.beside_state)
+    assert set(facts.merges) <= set(facts.extra_kinds)
     assert facts.weighting in ("samples", "uniform")
 
 

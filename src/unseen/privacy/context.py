@@ -51,7 +51,7 @@ class MethodTraits:
         return self.weighting if self.surgery is None else "uniform"
 
     @property
-    def beside_state(self) -> tuple[str, ...]:
+    def extra_kinds(self) -> tuple[str, ...]:
         """Kinds of values that are sent as `Update.extras`."""
         return tuple(kind for kind in self.sends if kind not in (*self.in_state, SAMPLES))
 

@@ -76,7 +76,7 @@ def unprotected_entries(update: Update, method: MethodTraits) -> list[Disclosure
 
 def require_declared(update: Update, method: MethodTraits) -> None:
     """Raise an error if a method would send something that it does not declare."""
-    undeclared = sorted(set(update.extras) - set(method.beside_state))
+    undeclared = sorted(set(update.extras) - set(method.extra_kinds))
     if undeclared:
         raise ValueError(f"{method.name} sends {undeclared} without declaring it in `sends`")
     missing = [kind for kind in method.in_state if kind not in method.sends]

@@ -76,10 +76,10 @@ def test_noise_is_standard_normal_and_independent():
 
 def test_drawing_is_independent_with_its_rate():
     stream = NoiseStream(b"key", "draw")
-    sizes = np.array([len(stream.chosen(50, 0.3)) for _ in range(4000)])
+    sizes = np.array([len(stream.sample(50, 0.3)) for _ in range(4000)])
     assert abs(sizes.mean() - 15) < 4 * np.sqrt(50 * 0.3 * 0.7 / 4000)
     assert sizes.var() == pytest.approx(50 * 0.3 * 0.7, rel=0.1)
-    assert stream.chosen(7, 1.0).tolist() == list(range(7))
+    assert stream.sample(7, 1.0).tolist() == list(range(7))
 
 
 def test_numbers_depend_on_key_and_name_alone():

@@ -84,8 +84,8 @@ class DPClients(Protection[DPClientsSettings]):
             return "its model passes from one client to the next, so there is no sum to add noise to"
         if method.needs_individual_updates:
             return "its server half looks at every client's own update, and noise on their sum hides none"
-        if method.beside_state:
-            return f"it also sends {' and '.join(method.beside_state)}, which has no bound and gets no noise"
+        if method.extra_kinds:
+            return f"it also sends {' and '.join(method.extra_kinds)}, which has no bound and gets no noise"
         return None
 
     def check(self, run: PlannedRun) -> None:
@@ -128,7 +128,7 @@ class DPClients(Protection[DPClientsSettings]):
         rate = clients_per_round(clients, fraction) / clients
         state[_RATE] = torch.tensor([rate], dtype=torch.float64)
         stream = self._stream("participation", round, seed=seed, memory=state)
-        drawn: list[int] = stream.chosen(clients, rate).tolist()
+        drawn: list[int] = stream.sample(clients, rate).tolist()
         return drawn
 
     # client half

@@ -61,6 +61,6 @@ class NoiseStream:
         angles = 2 * np.pi * self.uniform(pairs)
         return np.concatenate([lengths * np.cos(angles), lengths * np.sin(angles)])[:count]
 
-    def chosen(self, count: int, rate: float) -> Tensor:
+    def sample(self, count: int, rate: float) -> Tensor:
         """Sample positions below `count`, each independently with probability `rate` (Poisson)."""
         return torch.from_numpy(np.flatnonzero(self.uniform(count) < rate))

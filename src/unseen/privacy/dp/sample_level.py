@@ -195,7 +195,7 @@ class _PrivateTraining:
         for _ in range(steps_in_epoch(count, batch_size, batches)):
             self.rate, self.steps = max(self.rate, rate), self.steps + 1
             self._remember()
-            yield self.stream.chosen(count, rate)
+            yield self.stream.sample(count, rate)
 
     def differentiate(self, loss: Loss, batch: Batch) -> Tensor:
         """Write (sum of clipped gradients + noise) / expected batch size to the flat gradient."""

@@ -113,9 +113,9 @@ class Encrypted(Protection[Settings]):
             return "it pools the data itself, so there are no updates to encrypt"
         if method.topology == "serial":
             return "its model passes from one client to the next, so there is no sum to compute encrypted"
-        if method.beside_state:
+        if method.extra_kinds:
             return (
-                f"it sends {' and '.join(method.beside_state)} beside the state, which is not encrypted here"
+                f"it sends {' and '.join(method.extra_kinds)} beside the state, which is not encrypted here"
             )
         if method.needs_individual_updates and method.surgery is None:
             return (

@@ -85,7 +85,7 @@ class SecureSum(Protection[SecureSumSettings]):
             return "its model passes from one client to the next, so there is no sum to hide it in"
         if method.needs_individual_updates:
             return "its server half looks at every client's own update, and here it would know only their sum"
-        single = [kind for kind in method.beside_state if kind not in method.merges]
+        single = [kind for kind in method.extra_kinds if kind not in method.merges]
         if single:
             return f"its server half needs {' and '.join(single)} of every client, not only the sum"
         return None

@@ -44,7 +44,7 @@ def form_cohort(clients: Sequence[str], ask: Ask, *, needed: Callable[[int], int
     """
     answers = ask({client: {STEP: ADVERTISE} for client in clients})
     names = tuple(client for client in clients if client in answers)
-    _require_enough(len(names), max(needed(len(clients)), FEWEST), "told their public keys")
+    _require_enough(len(names), max(needed(len(clients)), FEWEST), "sent their public keys")
     threshold = needed(len(names))
     roster = torch.stack([answers[name][PUBLIC] for name in names])
     dealt = ask({name: {STEP: DEAL, ROSTER: roster} for name in names})
