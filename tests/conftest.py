@@ -91,7 +91,7 @@ def tiny_experiment(
         seed=seed,
     )
     if chosen.topology == "pooled":
-        federation = federation.pooled()
+        federation = federation.pool()
     network = build_model(model, InputSpec(data.input_shape, data.outputs), seed=seed)
     return Experiment(
         data=data,

@@ -47,7 +47,7 @@ def test_the_held_out_domain_is_reachable_only_by_asking_for_it(data):
     with pytest.raises(UsageError, match="held-out domain 'a'"):
         federation.target_indices("a")
     with pytest.raises(UsageError, match="source domain 'b'"):
-        federation.of_split(Split.TEST, "b")
+        federation.split_indices(Split.TEST, "b")
 
 
 def test_clients_are_found_by_position_and_name(data):
@@ -71,13 +71,14 @@ def test_a_clients_indices_are_its_own_copy(data):
 
 def test_pooled_is_one_client_with_all_samples_in_their_splits(data):
     federation = federate(data, "c", clients=3)
-    pooled = federation.pooled()
+    pooled = federation.pool()
     assert pooled.names == ("all",)
     assert pooled[0].domains == ("a", "b")
     assert pooled.held_out == ("c",)
     for split, rows in zip(Split, (pooled[0].train, pooled[0].validation, pooled[0].test), strict=True):
-        assert rows.tolist() == sorted([*federation.of_split(split, "a"), *federation.of_split(split, "b")])
-    assert pooled[0].train.tolist() == federate(data, "c").pooled()[0].train.tolist()
+        parts = (federation.split_indices(split, domain) for domain in ("a", "b"))
+        assert rows.tolist() == sorted(row for part in parts for row in part)
+    assert pooled[0].train.tolist() == federate(data, "c").pool()[0].train.tolist()
 
 
 def test_several_or_no_domains_may_be_held_out(data):
@@ -151,7 +152,7 @@ def test_domains_that_are_not_asked_for_take_no_part(data):
         among=("c", "a"),
     )
     whole = federate(data, "a")
-    assert some.sources == some.names == ("c",) and some.pooled().sources == ("c",)
+    assert some.sources == some.names == ("c",) and some.pool().sources == ("c",)
     assert np.array_equal(some[0].train, whole[whole.position("c")].train)
     with pytest.raises(UsageError, match="unknown source domain"):
         make_federation(

@@ -65,8 +65,8 @@ def test_the_split_does_not_depend_on_the_partition_or_the_held_out_domain(plan,
     federation = federate(data, plan, held_out=("b",), seed=seed)
     for split in Split:
         for domain in "ac":
-            rows = federation.of_split(split, domain)
-            assert rows.tolist() == reference.of_split(split, domain).tolist()
+            rows = federation.split_indices(split, domain)
+            assert rows.tolist() == reference.split_indices(split, domain).tolist()
 
 
 @pytest.mark.parametrize("kind", list(PARTITIONS))

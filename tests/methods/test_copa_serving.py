@@ -43,7 +43,7 @@ def by_hand(folder, images):
     biases = [tensors[f"head.of_domain.{number}.bias"] for number in range(5)]
     assert len({tuple(weight.flatten().tolist()) for weight in weights}) == 5
     with torch.no_grad():
-        features = saved.network.features(saved.card.normalise(images))
+        features = saved.network.features(saved.card.normalize(images))
         logits = [features @ weight.T + bias for weight, bias in zip(weights, biases, strict=True)]
     if saved.card.settings["ensemble"] == "logits":
         return (sum(logits) / 5).softmax(1)

@@ -22,7 +22,7 @@ def saved(digits_run: Path) -> SavedModel:
 def direct_probabilities(saved: SavedModel, data: DataSet, rows: list[int]) -> torch.Tensor:
     batch = Samples(data, np.array(rows)).gather(torch.arange(len(rows)))
     with torch.inference_mode():
-        return saved.network(saved.card.normalise(batch.inputs)).softmax(dim=1)
+        return saved.network(saved.card.normalize(batch.inputs)).softmax(dim=1)
 
 
 @pytest.mark.parametrize("batch_size", [256, 7])

@@ -22,7 +22,7 @@ from unseen.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
     from unseen.data import DataRequest
-    from unseen.data.download import Outcome
+    from unseen.data.download import DownloadResult
     from unseen.data.validate import DataCheck
 
 app = typer.Typer(
@@ -202,7 +202,7 @@ def get_command(
         raise typer.Exit(1)
 
 
-def _show_download(outcome: Outcome, console: Console) -> None:
+def _show_download(outcome: DownloadResult, console: Console) -> None:
     def say(text: str, style: str = "") -> None:
         console.print(Text(text, style=style), soft_wrap=True)
 
@@ -222,7 +222,7 @@ def _show_download(outcome: Outcome, console: Console) -> None:
         say(f"then: unseen data check {outcome.name}")
 
 
-def _download_json(outcome: Outcome) -> dict[str, object]:
+def _download_json(outcome: DownloadResult) -> dict[str, object]:
     told = outcome.explained
     return {
         "name": outcome.name,

@@ -1,4 +1,4 @@
-"""The one internal form of data: named domains in one store.
+"""The data set: samples of named domains in one array.
 
 All samples of all domains are in one array (images as uint8, height x width x channels; tables as
 float32), so that a batch of any client is a single gather, and the array can be a memory-mapped file

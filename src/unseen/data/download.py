@@ -1,4 +1,4 @@
-"""How a user comes by the files of a named set: what may be downloaded, and what to do about the rest.
+"""Download the files of a named set where that is allowed, and explain how to get the rest.
 
 A file is downloaded only if its checksum is known for certain, and under terms that are not free for every
 use only if the user says that they accept them.
@@ -60,8 +60,8 @@ class Acquisition:
 
 
 @dataclass
-class Outcome:
-    """What `get_data` did: titles of downloads, by what became of them; `explained` is for the user to do."""
+class DownloadResult:
+    """Result of `get_data`: titles of downloads by state; `explained` is what the user has to get."""
 
     name: str
     root: Path
@@ -78,7 +78,7 @@ def get_data(
     accept_terms: bool = False,
     mirror: str = "",
     progress: Progress = no_progress,
-) -> Outcome:
+) -> DownloadResult:
     """Download what can be downloaded of a named set; explain how to get the rest.
 
     mirror  address of a folder that holds the same files, instead of their original addresses
@@ -86,10 +86,10 @@ def get_data(
     source = _source(name)
     acquisition = source.acquisition
     if acquisition is None:
-        return Outcome(name, root or Path())
+        return DownloadResult(name, root or Path())
     if root is None:
         raise UsageError(f"name a folder for {name} with --data-root or the environment variable UNSEEN_DATA")
-    outcome = Outcome(name, root)
+    outcome = DownloadResult(name, root)
     for download in acquisition.downloads:
         if all((root / made).exists() for made in download.makes):
             outcome.present.append(download.title)

@@ -98,7 +98,7 @@ class Experiment:
             return self.federation.target_indices(domain)
         if split == VALIDATION_DOMAIN:
             return self.federation.validation_indices(domain)
-        return self.federation.of_split(Split[split.upper()], domain)
+        return self.federation.split_indices(Split[split.upper()], domain)
 
     def evaluation_sets(self, *splits: str) -> list[EvaluationSet]:
         """All non-empty (domain, split) pairs of the given splits."""

@@ -1,4 +1,4 @@
-"""Who holds what: the split of every domain, its clients, and the clients sampled in a round."""
+"""Splits of the domains, their partition into clients, and the clients sampled in a round."""
 
 from unseen.federation.federation import Client, Federation, make_federation, site_federation
 from unseen.federation.partition import PARTITIONS, PartitionConfig, require_separable

@@ -98,7 +98,7 @@ class Federation:
             raise unknown_name("validation domain", domain, self.validate_on)
         return np.flatnonzero(self._domain_of == self._domains.index(domain))
 
-    def of_split(self, split: Split, domain: str) -> Indices:
+    def split_indices(self, split: Split, domain: str) -> Indices:
         """A source domain's samples of one split over all clients, the same for every partition."""
         if domain not in self.sources:
             raise unknown_name("source domain", domain, self.sources)
@@ -109,7 +109,7 @@ class Federation:
     def _splits(self) -> npt.NDArray[np.int64]:
         return np.repeat(np.arange(len(self._offsets) - 1) % len(Split), np.diff(self._offsets))
 
-    def pooled(self) -> Federation:
+    def pool(self) -> Federation:
         """Put everything at one client "all": training as if the data could be shared."""
         return Federation(
             names=("all",),

@@ -1,4 +1,4 @@
-"""Which clients take part in a round: a fresh draw per round, the same on every engine."""
+"""Client sampling: a new draw per round, the same on every engine."""
 
 from __future__ import annotations
 

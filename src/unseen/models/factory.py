@@ -1,4 +1,4 @@
-"""Making a network by name: ours by registry, every other through timm."""
+"""Build a network by name: ours by registry, every other through timm."""
 
 from __future__ import annotations
 

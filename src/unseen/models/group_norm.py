@@ -1,4 +1,4 @@
-"""Group norm in the place of batch norm: each sample is normalised by itself, and nothing is remembered.
+"""Group norm instead of batch norm: each sample is normalized by itself, without running statistics.
 
 Differential privacy needs it: batch norm lets every sample of a batch into the gradient of every other, and
 its running statistics are numbers about samples that get no noise.

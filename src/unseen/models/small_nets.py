@@ -1,4 +1,4 @@
-"""Small convolutional networks for small images, as the papers use them.
+"""Small networks of the papers: convolutional ones for small images, an MLP for tables.
 
 ReLUs come after max pools: the same function at a quarter of the work. Where MDFL says that it
 adds adaptive average pooling, the pool brings larger images to the map the cited network has at 28x28.

@@ -1,4 +1,4 @@
-"""Making torchvision (and so timm) importable where its compiled operators do not load.
+"""Make torchvision (and so timm) importable where its compiled operators do not load.
 
 A torchvision built for CUDA next to a CPU torch fails at import because the operators it wants to
 describe do not exist. Declaring the two of them first is enough for models and transforms; the

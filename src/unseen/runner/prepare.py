@@ -80,7 +80,7 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
         seed=config.seed,
     )
     if method.topology == "pooled":
-        federation = federation.pooled()
+        federation = federation.pool()
     encoding = None
     if data.columns:
         from unseen.data.tables.encoding import encode, fit_encoding

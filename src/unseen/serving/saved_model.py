@@ -54,8 +54,8 @@ class ModelCard:
         return TASKS[self.task]
 
     @property
-    def normalise(self) -> Normalize:
-        """How pixels are normalised."""
+    def normalize(self) -> Normalize:
+        """The normalization of pixels."""
         return Normalize(mean=self.pixel_mean, std=self.pixel_std)
 
     @property
@@ -76,7 +76,7 @@ class SavedModel:
         """Run raw inputs (uint8 images, encoded rows): logits, or values in the target's own unit."""
         device = next(self.network.parameters()).device
         with torch.inference_mode():
-            outputs: Tensor = self.network.eval()(self.card.normalise(inputs.to(device))).cpu()
+            outputs: Tensor = self.network.eval()(self.card.normalize(inputs.to(device))).cpu()
         return self.card.task_type.to_target_unit(outputs, *self.card.target_scale)
 
 

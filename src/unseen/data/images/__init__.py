@@ -1,1 +1,1 @@
-"""Images."""
+"""Folders of images: listed, decoded, cached, checked."""
