@@ -17,7 +17,8 @@ from unseen.report import FIGURES, draw_figures, write_figures, write_report
 from unseen.report.curves import score_rows
 from unseen.report.diagnostics import diagnostics
 from unseen.report.figures import figure_names
-from unseen.report.png import to_png, vega_lite
+from unseen.report.png import to_png
+from unseen.report.vega_bundle import vega_lite
 from unseen.runs.reader import read_run
 
 MakeRun = Callable[..., Path]

@@ -1,6 +1,6 @@
-"""What all charts share: inline data, a round axis, thinning, a heat map and a line over rounds.
+"""Parts that charts share: inline data, a round axis, downsampling, heat maps, lines and bars.
 
-Names of domains and classes only ever stand in data values, never in field names or expressions, so
+Names of domains and classes only ever occur in data values, never in field names or expressions, so
 no name can break a chart. Every chart takes the width of its container.
 """
 
@@ -26,7 +26,7 @@ TEXT_CELL = 24
 
 @contextmanager
 def skip_schema_checks() -> Iterator[None]:
-    """Spare Altair its check of every part of a chart as it is made; whole charts are checked in the end."""
+    """Skip Altair's check of every part of a chart as it is made; whole charts are checked in the end."""
     from altair.utils import schemapi
 
     with schemapi.debug_mode(False):
@@ -34,21 +34,21 @@ def skip_schema_checks() -> Iterator[None]:
 
 
 def inline_data(rows: Sequence[Mapping[str, Any]]) -> alt.InlineData:
-    """Rows as data that travels inside the chart."""
+    """Wrap rows as data inside the chart."""
     import altair as alt
 
     return alt.InlineData(values=[dict(row) for row in rows])
 
 
 def downsample(items: Sequence[T], most: int) -> list[T]:
-    """At most `most` items, evenly spaced, the first and the last among them."""
+    """Keep at most `most` items, evenly spaced, the first and the last among them."""
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
 
 
 def round_axis(rounds: Sequence[int]) -> alt.X:
-    """A quantitative axis of rounds with ticks at whole numbers only."""
+    """Return a quantitative axis of rounds with ticks at whole numbers only."""
     import altair as alt
 
     first, last = min(rounds), max(rounds)
@@ -58,7 +58,7 @@ def round_axis(rounds: Sequence[int]) -> alt.X:
 
 
 def round_ticks(rounds: Sequence[int]) -> list[int]:
-    """About eight round numbers between the first round and the last."""
+    """Return about eight round numbers between the first round and the last."""
     first, last = min(rounds), max(rounds)
     steps = (base * 10**power for power in range(9) for base in (1, 2, 5))
     step = next(step for step in steps if (last - first) / step <= 8)
@@ -67,7 +67,7 @@ def round_ticks(rounds: Sequence[int]) -> list[int]:
 
 
 def line_chart(points: Sequence[tuple[int, float]], *, label: str, height: int = 180) -> AnyChart:
-    """One value over the rounds."""
+    """Draw one value over the rounds."""
     import altair as alt
 
     points = downsample(points, MOST_ROUNDS)
@@ -95,7 +95,7 @@ def heat_map(
     tooltip: Sequence[tuple[str, str, str]],
     signed: bool = False,
 ) -> AnyChart:
-    """Cells with keys `across`, `down`, `value` (the colour) and `text`.
+    """Draw cells with keys `across`, `down`, `value` (the colour) and `text`.
 
     The numbers in the cells are drawn only where the cells are wide enough for them.
     """
@@ -146,18 +146,18 @@ def bar_chart(
     order: Sequence[str],
     title: str,
     form: str,
-    share: bool = False,
+    fraction: bool = False,
     room: int = 22,
 ) -> AnyChart:
-    """Horizontal bars for rows with keys `name` and `value`, one a line, with the number at the bar's end."""
+    """Draw horizontal bars for rows with keys `name` and `value`, with the number at the end of each bar."""
     import altair as alt
 
     short = shorten_names(order, room)
     values = [row["value"] for row in rows]
-    low, high = min(0.0, *values), 1.0 if share else max(0.0, *values)
+    low, high = min(0.0, *values), 1.0 if fraction else max(0.0, *values)
     scale = alt.Scale(domain=[1.22 * low, 1.22 * high] if low < high else [0, 1], nice=False)
     whole = 1 if form.endswith("0f") else alt.Undefined
-    ticks = [0, 0.25, 0.5, 0.75, 1] if share else alt.Undefined
+    ticks = [0, 0.25, 0.5, 0.75, 1] if fraction else alt.Undefined
     x_axis = alt.Axis(format=form, tickCount=4, tickMinStep=whole, grid=True, values=ticks)
     base = alt.Chart(inline_data([dict(row) | {"y": short[row["name"]]} for row in rows])).encode(
         x=alt.X("value:Q", title=title, axis=x_axis, scale=scale),

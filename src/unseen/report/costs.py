@@ -1,4 +1,4 @@
-"""What each round cost: time, and bytes in both directions."""
+"""Costs of each round: time, and bytes in both directions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _EVALUATION = "evaluation"
 
 
 def time_per_round(run: Run) -> Panels:
-    """Seconds of training and evaluation, stacked."""
+    """Draw seconds of training and evaluation, stacked."""
     rows = _rows(run.rounds, {"training": "seconds"}) + _rows(run.evaluations, {_EVALUATION: "seconds"})
     return {"": _stacked(rows, title="seconds")} if rows else {}
 
 
 def bytes_per_round(run: Run) -> Panels:
-    """Bytes from and to the clients, stacked."""
+    """Draw bytes from and to the clients, stacked."""
     rows = _rows(run.rounds, {"from clients": "bytes_up", "to clients": "bytes_down"})
     totals = Counter[int]()
     for row in rows:

@@ -1,4 +1,4 @@
-"""Scores over the rounds: every source domain thin, every held-out domain thick, the kept round marked."""
+"""Scores over the rounds: source domains thin, held-out domains thick, the kept round marked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HELD_OUT, SOURCE = "held out", "source"
 
 
 def score_curves(run: Run) -> Panels:
-    """One panel a headline metric, with a line for each domain."""
+    """Draw one panel per headline metric, with a line per domain."""
     metrics = curve_metrics(run.task)
     panels: Panels = {}
     for metric in metrics:
@@ -31,13 +31,13 @@ def score_curves(run: Run) -> Panels:
 
 
 def training_loss(run: Run) -> Panels:
-    """The clients' mean training loss."""
+    """Draw the clients' mean training loss."""
     points = [(record["round"], record["loss"]) for record in run.rounds if is_number(record.get("loss"))]
     return {"": line_chart(points, label="training loss")} if points else {}
 
 
 def score_rows(run: Run, metric: str) -> list[dict[str, Any]]:
-    """Rows (round, series, role, value, low, high); a crowd of domains becomes one mean with its range."""
+    """Return rows (round, series, role, value, low, high); many domains become one mean with its range."""
     values: dict[str, dict[str, dict[int, float]]] = {HELD_OUT: {}, SOURCE: {}}
     for record in _kept(run):
         for score in record.get("scores", []):
@@ -48,7 +48,7 @@ def score_rows(run: Run, metric: str) -> list[dict[str, Any]]:
     rows = []
     for role, domains in values.items():
         most = 4 if role == HELD_OUT else MOST_LINES - min(4, len(values[HELD_OUT]))
-        rows += _each(domains, role) if len(domains) <= most else _crowd(domains, role)
+        rows += _line_per_domain(domains, role) if len(domains) <= most else _mean_and_range(domains, role)
     return rows
 
 
@@ -60,7 +60,7 @@ def curve_chart(
     detail: str = "series",
     series: Sequence[str] = (),
 ) -> AnyChart:
-    """Lines with an interactive legend, a tooltip at the nearest point and the kept round marked.
+    """Draw lines with an interactive legend, a tooltip at the nearest point and the kept round marked.
 
     Rows that share `detail` form a line; rows that share `series` share a colour and a legend entry. Given
     `series`, several charts use the same colours also where one lacks a line.
@@ -111,7 +111,7 @@ def curve_chart(
 
 
 def legend_columns(names: Sequence[str]) -> Any:
-    """As many legend columns as the container has room for."""
+    """Return as many legend columns as the container has room for."""
     import altair as alt
 
     entry = 40 + 7 * min(36, max(map(len, names), default=1))
@@ -142,7 +142,7 @@ def _kept(run: Run) -> list[dict[str, Any]]:
     return sorted(kept + missing, key=lambda record: int(record["round"]))
 
 
-def _each(domains: dict[str, dict[int, float]], role: str) -> list[dict[str, Any]]:
+def _line_per_domain(domains: dict[str, dict[int, float]], role: str) -> list[dict[str, Any]]:
     suffix = HELD_OUT_MARK if role == HELD_OUT else ""
     return [
         {"round": number, "series": name + suffix, "role": role, "value": value}
@@ -151,7 +151,7 @@ def _each(domains: dict[str, dict[int, float]], role: str) -> list[dict[str, Any
     ]
 
 
-def _crowd(domains: dict[str, dict[int, float]], role: str) -> list[dict[str, Any]]:
+def _mean_and_range(domains: dict[str, dict[int, float]], role: str) -> list[dict[str, Any]]:
     label = f"{len(domains)} {role} domains: mean and range"
     rows = []
     for number in sorted({number for series in domains.values() for number in series}):

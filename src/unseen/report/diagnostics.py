@@ -1,8 +1,8 @@
 """Whatever numbers a method recorded about itself, drawn by their shape alone.
 
-A number a round becomes a line, numbers by client or a short list a line for each entry (for a crowd of
-clients their mean), a long list the bars of the last round, a matrix the heat map of the last round. What a
-figure of its own shows is left out.
+A number per round becomes a line, numbers by client or a short list a line per entry (for many clients their
+mean), a long list the bars of the last round, a matrix the heat map of the last round. What a separate figure
+shows is left out.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from unseen.report.charts import AnyChart, Panels
 
 MOST_SIDE = 60
-SHOWN_APART = ("layer_weights",)
+SHOWN_ELSEWHERE = ("layer_weights",)
 
 
 def diagnostics(run: Run) -> Panels:
-    """One panel for each diagnostic, in the order of first appearance."""
+    """Draw one panel per diagnostic, in the order of first appearance."""
     records = [record for record in run.rounds if record.get("diagnostics")]
     recorded = dict.fromkeys(name for record in records for name in record["diagnostics"])
-    names = [name for name in recorded if name not in SHOWN_APART]
+    names = [name for name in recorded if name not in SHOWN_ELSEWHERE]
     panels: Panels = {}
     for name in names:
         having = [record for record in records if record["diagnostics"].get(name) is not None]

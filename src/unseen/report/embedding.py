@@ -20,7 +20,7 @@ MOST_NAMES = 24
 
 
 def feature_maps(run: Run) -> Panels:
-    """A panel for each way to colour and each stage; none where no features were computed."""
+    """Draw a panel per colouring and stage; none where no features were computed."""
     path = RunFolder(run.folder).features
     if not path.is_file():
         return {}

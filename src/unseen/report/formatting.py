@@ -1,4 +1,4 @@
-"""Numbers and names as people read them, the same in the terminal, in Markdown and on the page."""
+"""Format numbers and names for people, the same in the terminal, in Markdown and on the page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_matrix(value: object) -> TypeGuard[list[list[Any]]]:
 
 
 def format_value(value: object, metric: str = "") -> str:
-    """A metric's value: percent with one decimal for accuracies, four significant digits for all else."""
+    """Format a metric's value: percent with one decimal for accuracies, else four significant digits."""
     if not is_number(value):
         return NOTHING
     if is_fraction(metric):
@@ -47,12 +47,12 @@ def format_value(value: object, metric: str = "") -> str:
 
 
 def format_count(value: object) -> str:
-    """A whole number with thin groups of three digits."""
+    """Format a whole number with thin groups of three digits."""
     return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else NOTHING
 
 
 def format_duration(seconds: object) -> str:
-    """A time span in its two largest units."""
+    """Format a time span in its two largest units."""
     if not is_number(seconds):
         return NOTHING
     if seconds < 60:
@@ -64,7 +64,7 @@ def format_duration(seconds: object) -> str:
 
 
 def format_clock(seconds: object) -> str:
-    """A time span as minutes:seconds or hours:minutes:seconds, for narrow tables."""
+    """Format a time span as minutes:seconds or hours:minutes:seconds, for narrow tables."""
     if not is_number(seconds):
         return NOTHING
     minutes, rest = divmod(round(seconds), 60)
@@ -73,7 +73,7 @@ def format_clock(seconds: object) -> str:
 
 
 def format_bytes(amount: object) -> str:
-    """A number of bytes in decimal units."""
+    """Format a number of bytes in decimal units."""
     if not is_number(amount):
         return NOTHING
     value = float(amount)
@@ -85,7 +85,7 @@ def format_bytes(amount: object) -> str:
 
 
 def shorten_names(names: Sequence[str], most: int) -> dict[str, str]:
-    """Each name in about `most` characters, the middle left out; all stay different, held-out marks stay."""
+    """Shorten names to about `most` characters by their middle; all stay distinct and keep held-out marks."""
     short: dict[str, str] = {}
     for full in dict.fromkeys(names):
         mark = HELD_OUT_MARK if full.endswith(HELD_OUT_MARK) else ""
@@ -99,7 +99,7 @@ def shorten_names(names: Sequence[str], most: int) -> dict[str, str]:
 
 
 def join_names(names: Sequence[Any], *, quote: bool = True, limit: int = 6) -> str:
-    """Names in a sentence: 'a', 'b' and 'c'; long lists are cut and say so."""
+    """Join names for a sentence: 'a', 'b' and 'c'; long lists are cut and say so."""
     shown = [f"‘{name}’" if quote else str(name) for name in names[:limit]]
     if len(names) > limit:
         return ", ".join(shown) + f" and {len(names) - limit} more"

@@ -1,4 +1,4 @@
-"""Means with intervals: dots on lines, one a name, and for settings along an axis."""
+"""Charts of means with intervals: one line per name, or along the values of a setting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def dot_chart(rows: Rows, *, metric: str, names: Sequence[str], series: Sequence[str]) -> AnyChart:
-    """One line a name, on it a dot a series with its interval.
+    """Draw one line per name, with a dot and an interval per series.
 
     Rows have `name`, `series`, `value`, and `low` and `high` where there is an interval.
     """
@@ -45,7 +45,7 @@ def dot_chart(rows: Rows, *, metric: str, names: Sequence[str], series: Sequence
 
 
 def nested_interval_chart(rows: Rows, *, metric: str, names: Sequence[str]) -> AnyChart:
-    """One line a name: a dot, a thick interval (low to high) and a thin one (wide_low to wide_high)."""
+    """Draw a line per name: a dot, a thick interval (low to high) and a thin one (wide_low to wide_high)."""
     import altair as alt
 
     short = shorten_names(names, 26)
@@ -68,8 +68,9 @@ def setting_chart(
     rows: Rows, *, metric: str, setting: str, values: Sequence[str], series: Sequence[str],
     level: tuple[str, float] | None = None,
 ) -> AnyChart:  # fmt: skip
-    """A metric against the values of a setting, evenly spaced; rows have `at` besides those of `dot_chart`.
+    """Draw a metric against the values of a setting, evenly spaced.
 
+    rows   with `at` in addition to the keys of `dot_chart`
     level  name and value of what the setting does not touch, drawn as a dashed line
     """
     import altair as alt
@@ -96,7 +97,7 @@ def setting_chart(
 
 
 def _whiskers(base: alt.Chart, rows: Rows, channel: str) -> list[Any]:
-    """Lines from low to high for the rows that have them."""
+    """Draw lines from low to high for the rows that have them."""
     if not any("low" in row for row in rows):
         return []
     ends = {channel: "low:Q", f"{channel}2": "high:Q"}

@@ -22,17 +22,19 @@ from unseen.runs.reader import Run
 
 if TYPE_CHECKING:
     from unseen.report.charts import AnyChart, Panels
+MOST_LAYERS = 4
+Floats = npt.NDArray[np.float64]
 
 
 def attention(run: Run) -> Panels:
-    """For the first and the last round of calibration, the weights a_{l,m}, mean over the clients."""
+    """Draw, for the first and the last round of calibration, the weights a_{l,m}, mean over the clients."""
     found = [(record["round"], matrices) for record in run.rounds if (matrices := _by_client(record))]
     ends = dict([found[0], found[-1]]) if found else {}
     return {f"round {number}": _heat_map(matrices) for number, matrices in ends.items()}
 
 
 def _by_client(record: dict[str, Any]) -> list[list[list[float]]]:
-    """The clients' matrices of a round; none where they differ in size."""
+    """Return the clients' matrices of a round; none where they differ in size."""
     value = (record.get("diagnostics") or {}).get("attention")
     matrices = [matrix for matrix in value.values() if _is_whole(matrix)] if isinstance(value, dict) else []
     return matrices if len({(len(matrix), len(matrix[0])) for matrix in matrices}) == 1 else []
@@ -43,7 +45,7 @@ def _is_whole(matrix: object) -> bool:
 
 
 def _heat_map(matrices: list[list[list[float]]]) -> AnyChart:
-    """A row a layer of the merged model, a column a layer of the clients' own."""
+    """Draw a row per layer of the merged model and a column per layer of the clients' own."""
     down = [f"merged {place + 1}" for place in range(len(matrices[0]))]
     across = [f"own {place + 1}" for place in range(len(matrices[0][0]))]
     rows: list[dict[str, Any]] = []
@@ -62,12 +64,11 @@ def _heat_map(matrices: list[list[list[float]]]) -> AnyChart:
     return heat_map(rows, across=across, down=down, titles=(None, None), tooltip=tooltip)
 
 
-MOST_LAYERS = 4
 KINDS = {"same_domain": "clients of the same domain", "other_domain": "clients of different domains"}
 
 
 def layer_weights(run: Run) -> Panels:
-    """Over the rounds, the weight of every client in a few layers from the first to the last."""
+    """Draw, over the rounds, the weight of each client in a few layers from the first to the last."""
     having = [record for record in run.rounds if _weights(record)]
     names = _weights(having[-1]) if having else {}
     panels: Panels = {}
@@ -81,7 +82,7 @@ def layer_weights(run: Run) -> Panels:
 
 
 def model_distances(run: Run) -> Panels:
-    """For the first and the last round, distances between clients' models in every layer."""
+    """Draw, for the first and the last round, distances between clients' models in every layer."""
     panels: Panels = {}
     for record in run.rounds:
         found = record.get("distances") or {}
@@ -100,14 +101,14 @@ def model_distances(run: Run) -> Panels:
 
 
 def _weights(record: dict[str, Any]) -> dict[str, list[Any]]:
-    """The recorded weights of a round: layer -> one number a client."""
+    """Return the recorded weights of a round: layer -> one number per client."""
     found = record.get("diagnostics") or {}
     layers, weights = found.get("layers") or [], found.get("layer_weights") or []
     return {str(name): row for name, row in zip(layers, weights, strict=False) if isinstance(row, list)}
 
 
 def _rows(record: dict[str, Any], weights: list[Any]) -> list[dict[str, Any]]:
-    """A row a client; a crowd of clients becomes one with the range of its weights."""
+    """Return a row per client; many clients become one row with the range of their weights."""
     clients = [str(name) for name in record.get("clients") or []]
     known = [(client, value) for client, value in zip(clients, weights, strict=False) if is_number(value)]
     facts = {"round": record["round"], "role": "entry"}
@@ -118,14 +119,11 @@ def _rows(record: dict[str, Any], weights: list[Any]) -> list[dict[str, Any]]:
     return [facts | {"series": f"{len(known)} clients: mean and range"} | span]
 
 
-Floats = npt.NDArray[np.float64]
-
-
 def transferability_layout(matrix: npt.ArrayLike) -> Floats:
-    """Points (n x 2) whose distances come as near to a matrix of distances as two dimensions allow.
+    """Compute points (n x 2) whose distances approximate a matrix of distances as well as a plane allows.
 
     Classical multidimensional scaling: eigenvectors of the doubly centred squared distances, of which
-    the largest entry is made positive so that the same distances always give the same picture.
+    the largest entry is made positive so that the same distances always give the same plot.
     """
     distances = np.asarray(matrix, dtype=np.float64)
     squares = ((distances + distances.T) / 2) ** 2
@@ -139,7 +137,7 @@ def transferability_layout(matrix: npt.ArrayLike) -> Floats:
 
 
 def transferability_graph(run: Run) -> Panels:
-    """The graph of the first round that has one, and of the last: what training has changed."""
+    """Draw the graph of the first round that has one, and of the last, to show what training changed."""
     having = [record for record in run.rounds if (record.get("diagnostics") or {}).get("transferability")]
     chosen = {record["round"]: record for record in (having[:1] + having[-1:])}
     return {

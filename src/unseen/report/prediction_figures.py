@@ -16,10 +16,11 @@ MOST_BARS = 40
 MOST_LISTED = 20
 MOST_CLASSES = 30
 MOST_PANELS = 6
+MOST_POINTS = 800
 
 
 def sample_counts(run: Run) -> Panels:
-    """A heat map of samples per domain and class, or bars per domain when that would be too fine."""
+    """Draw a heat map of samples per domain and class, or bars per domain when that would be too fine."""
     counts: dict[str, dict[str, int]] = run.data.get("class_counts") or {}
     classes = list(dict.fromkeys(name for row in counts.values() for name in row))
     if not classes:
@@ -34,7 +35,7 @@ def sample_counts(run: Run) -> Panels:
 
 
 def confusion(run: Run) -> Panels:
-    """For each held-out domain its confusion matrix, or its most frequent confusions."""
+    """Draw for each held-out domain its confusion matrix, or its most frequent confusions."""
     classes = [str(name) for name in run.data.get("classes") or []]
     panels: Panels = {}
     for entry in run.final.get("confusion", [])[:MOST_PANELS]:
@@ -51,7 +52,7 @@ def confusion(run: Run) -> Panels:
 
 
 def class_accuracy(run: Run) -> Panels:
-    """For each held-out domain the accuracy of each class, the lowest first."""
+    """Draw for each held-out domain the accuracy of each class, the lowest first."""
     panels: Panels = {}
     targets = [score for score in run.final.get("scores", []) if score.get("split") == "target"]
     for score in targets[:MOST_PANELS]:
@@ -60,7 +61,7 @@ def class_accuracy(run: Run) -> Panels:
         if shown:
             rows = [{"name": name, "value": known[name]} for name in shown]
             label = f"‘{score['domain']}’" + _cut(len(shown), len(known), "lowest")
-            panels[label] = bar_chart(rows, order=shown, title="accuracy", form=".0%", share=True)
+            panels[label] = bar_chart(rows, order=shown, title="accuracy", form=".0%", fraction=True)
     return panels
 
 
@@ -85,15 +86,15 @@ def _matrix(matrix: list[list[int]], names: list[str]) -> Any:
     rows = []
     for truth, line in zip(names, matrix, strict=True):
         for predicted, cell in zip(names, line, strict=True):
-            share = cell / max(1, sum(line))
+            fraction = cell / max(1, sum(line))
             rows.append(
-                {"across": predicted, "down": truth, "value": share, "cases": cell}
+                {"across": predicted, "down": truth, "value": fraction, "cases": cell}
                 | {"text": str(cell) if cell else ""}
             )
     tooltip = [("down:N", "true class", ""), ("across:N", "predicted", "")]
-    shares = [("cases:Q", "images", ","), ("value:Q", "share of the true class", ".1%")]
+    numbers = [("cases:Q", "images", ","), ("value:Q", "fraction of the true class", ".1%")]
     return heat_map(
-        rows, across=names, down=names, titles=("predicted", "true class"), tooltip=tooltip + shares
+        rows, across=names, down=names, titles=("predicted", "true class"), tooltip=tooltip + numbers
     )
 
 
@@ -122,11 +123,8 @@ def _cut(shown: int, known: int, which: str) -> str:
     return "" if shown == known else f" (the {shown} {which} of {known})"
 
 
-MOST_POINTS = 800
-
-
 def truth_against_prediction(run: Run) -> Panels:
-    """For each held-out domain a scatter with the line on which all points should lie."""
+    """Draw for each held-out domain a scatter plot with the line of perfect predictions."""
     panels: Panels = {}
     for entry in run.final.get("scatter", [])[:MOST_PANELS]:
         both = zip(entry.get("truth", []), entry.get("predicted", []), strict=False)

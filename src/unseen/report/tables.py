@@ -1,4 +1,4 @@
-"""Results of runs as a table, one row a run: in the terminal and as Markdown."""
+"""Results of runs as a table, one row per run: in the terminal and as Markdown."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NARROW = {"source validation": "source\nvalid.", "in-domain": "in-\ndomain"}
 
 
 def result_rows(results: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Headers and one row a run: the number by the run's own selection rule before oracle and last.
+    """Return headers and one row per run: the number by the run's own selection rule before oracle and last.
 
-    Columns that no run has a value for are left out; seeds are told where they differ.
+    Columns that no run has a value for are left out; seeds are given where they differ.
     """
     chosen = {str(result.get("selection")) for result in results}
     rules = {SELECTION_RULES[name].heading if name in SELECTION_RULES else "as selected" for name in chosen}
@@ -36,23 +36,22 @@ def result_rows(results: Sequence[dict[str, Any]]) -> tuple[list[str], list[list
 
 
 def headline_metric(result: dict[str, Any]) -> str:
-    """The metric a result is judged by."""
+    """Return the metric a result is judged by."""
     return primary_metric(str(result.get("task")))
 
 
 def result_table(results: Sequence[dict[str, Any]]) -> Table:
-    """The table that `unseen train` and `unseen demo` print; fits 80 columns, accuracies in percent."""
+    """Make the table that `unseen train` and `unseen demo` print; fits 80 columns, accuracies in percent."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     headers, rows = result_rows(results)
-    shares = all(is_fraction(headline_metric(result)) for result in results)
-    caption = (
-        f"target: {headers[TEXT_COLUMNS]}{' in %' if shares else ''}; oracle: best round on the held-out data"
-    )
+    fractions = all(is_fraction(headline_metric(result)) for result in results)
+    unit = " in %" if fractions else ""
+    caption = f"target: {headers[TEXT_COLUMNS]}{unit}; oracle: best round on the held-out data"
     table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, caption=caption)
-    rows = [[cell.removesuffix(f"{SPACE}%") if shares else cell for cell in row] for row in rows]
+    rows = [[cell.removesuffix(f"{SPACE}%") if fractions else cell for cell in row] for row in rows]
     for i, header in enumerate(headers):
         words = _NARROW.get(header, "target" if i == TEXT_COLUMNS else header)
         table.add_column(
@@ -64,7 +63,7 @@ def result_table(results: Sequence[dict[str, Any]]) -> Table:
 
 
 def to_markdown(results: Sequence[dict[str, Any]]) -> str:
-    """The same table as Markdown."""
+    """Format the same table as Markdown."""
     headers, rows = result_rows(results)
     ruler = [":--" if position < TEXT_COLUMNS else "--:" for position in range(len(headers))]
     return "\n".join(_line(cells) for cells in [headers, ruler, *rows]) + "\n"

@@ -1,6 +1,6 @@
-"""The look of all charts, light and dark; charts themselves name roles and carry no colours.
+"""The theme of all charts, light and dark; charts themselves name roles and carry no colours.
 
-The held-out domain always wears the first colour of the palette, which is also the page's accent.
+The held-out domain always has the first colour of the palette, which is also the page's accent.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Scheme = Literal["light", "dark"]
 
 
 def vega_config(scheme: Scheme, *, background: str | None = None) -> dict[str, Any]:
-    """Vega-Lite's `config` for one colour scheme; no background unless one is given."""
+    """Return Vega-Lite's `config` for one colour scheme; no background unless one is given."""
     colours: dict[str, Any] = _LIGHT if scheme == "light" else _DARK
     text = {"labelColor": colours["quiet"], "titleColor": colours["quiet"]}
     return {
