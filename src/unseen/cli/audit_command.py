@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @with_plugins
-def audit_command(  # noqa: PLR0917 (one parameter an option)
+def audit_command(  # noqa: PLR0917 (one parameter per option)
     run: Annotated[Path, typer.Argument(help="A run folder of 'unseen train'; its data must be there too.")],
     images: Annotated[int, typer.Option(min=1, help="Images in the one step that each client takes.")] = 1,
     clients: Annotated[int, typer.Option(min=1, help="Clients whose messages are attacked.")] = 3,
@@ -30,22 +30,22 @@ def audit_command(  # noqa: PLR0917 (one parameter an option)
     at: Annotated[
         str, typer.Option(help="Attack from the run's initial (start) or final (end) weights.")
     ] = "start",
-    iterations: Annotated[int, typer.Option(min=1, help="Steps of each search for pictures.")] = 300,
+    iterations: Annotated[int, typer.Option(min=1, help="Optimization steps of each attack.")] = 300,
     restarts: Annotated[int, typer.Option(min=1, help="Searches of each attack; the best match counts.")] = 2,
     seconds: Annotated[float, typer.Option(min=0.1, help="The most that one attack may take.")] = 60.0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for page, numbers and pictures; RUN/audit if not given.")
+        Path | None, typer.Option(help="Folder for page, numbers and images; RUN/audit if not given.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Attack a finished run: rebuild training images from updates, and test who is recognised as a member.
 
-    For every protection, a round is played in which each client takes one step on a few images. Then the
-    images are rebuilt, as far as can be, from one client's message and from the merged model, and laid beside
-    the originals (gradient inversion). The final model is tested for whether it tells its training samples
-    apart (membership inference).
+    For every protection, one round is run in which each client takes one step on a few images. An attack
+    then rebuilds the images, as far as possible, from one client's message and from the merged model, and
+    shows them next to the originals (gradient inversion). The final model is tested for whether it can tell
+    its training samples from others (membership inference).
 
-    The page and the sheet of pictures contain training images. They are written to the chosen folder only.
+    The page and the sheet of images contain training images. They are written to the chosen folder only.
 
     Examples:
 
@@ -90,7 +90,7 @@ def parse_protection(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
-    """The findings for the screen."""
+    """Return the findings as lines for the terminal."""
     inversion = found["inversion"]
     lines = [found["finding"] + ".", ""]
     if inversion["impossible"]:

@@ -83,7 +83,8 @@ def bench_command(
     source: Annotated[
         str | None,
         typer.Argument(
-            metavar="GRID|DATA", help="A grid file (.toml), or data as in `unseen train`; neither goes on."
+            metavar="GRID|DATA",
+            help="A grid file (.toml), or data as in `unseen train`; without either, --out goes on.",
         ),
     ] = None,
     *,
@@ -231,7 +232,7 @@ def _run(
 
 
 def default_out(source: str) -> Path:
-    """The folder of a bench for which none was named."""
+    """Return the folder of a bench for which none was named."""
     return Path("runs") / f"bench-{Path(source).stem}"
 
 
@@ -263,7 +264,7 @@ def grid_from(source: str | None, out: Path, given: Mapping[str, Any]) -> Grid:
 
 
 def changed(grid: Grid, given: Mapping[str, Any]) -> Grid:
-    """Put options in the place of what a grid says."""
+    """Override entries of a grid by options."""
     common = {**grid.common, **given.get("common", {})}
     methods = dict(grid.methods)
     if "methods" in given:
@@ -293,7 +294,7 @@ def words(given: str | Sequence[str]) -> list[str]:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """`3` means three seeds, 0 to 2; `0,4` means these two."""
+    """Read seeds: `3` means three seeds, 0 to 2; `0,4` means these two."""
     try:
         numbers = tuple(int(word) for word in words(text))
     except ValueError:
@@ -305,7 +306,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Written:
-    """What was found, for people and for machines."""
+    """The outputs of a bench, for the terminal and for `--json`."""
 
     folder: BenchFolder
     outcome: BenchOutcome
@@ -329,7 +330,7 @@ class Written:
         }
 
     def print(self, console: Console) -> None:
-        """Show the tables, what is significant in words, the choices of a search, and where the page is."""
+        """Print the tables, the significance tests, the choices of a search, and the path of the page."""
         from unseen.bench.render import to_terminal
 
         if self.outputs:
@@ -383,7 +384,7 @@ def _require_no_loss(folder: BenchFolder, outcome: BenchOutcome) -> None:
 
 
 def _choice(cell: dict[str, Any]) -> str:
-    """Say what a search chose."""
+    """Describe what a search chose."""
     if cell["chosen"] is None:
         return "every trial failed"
     best = next(trial for trial in cell["trials"] if trial["trial"] == cell["chosen"])

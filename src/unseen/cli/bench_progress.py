@@ -1,4 +1,4 @@
-"""A bench while it runs: a live table on a terminal, one line an event where output is piped."""
+"""A bench while it runs: a live table on a terminal, one line per event where output is piped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHOWN_FAILURES = 5
 
 @dataclass
 class _Running:
-    """A job at work: where this try began, and how far it is."""
+    """A running job: where this attempt began, and its progress."""
 
     started: float = field(default_factory=time.monotonic)
     first_round: int | None = None
@@ -31,7 +31,7 @@ class _Running:
 
     @property
     def rounds_done(self) -> int:
-        """Rounds of this try."""
+        """Rounds of this attempt."""
         return (
             0 if self.progress is None or self.first_round is None else self.progress.round - self.first_round
         )
@@ -42,7 +42,7 @@ class _Running:
 
 
 class BenchProgress(BenchCallback):
-    """Follows a bench and shows what runs, what is done, what failed and how long it will take."""
+    """Live view of a bench: running, finished and failed jobs, and the time left."""
 
     def __init__(self, console: Console, *, workers: int) -> None:
         self._console, self._workers = console, workers
@@ -90,7 +90,7 @@ class BenchProgress(BenchCallback):
         self._running[job.id] = (job, _Running())
 
     def on_job_progress(self, job: BenchJob, progress: Progress) -> None:
-        """Note how far a job is."""
+        """Record the progress of a job."""
         _, running = self._running[job.id]
         if running.first_round is None:
             running.first_round = progress.round
@@ -111,7 +111,7 @@ class BenchProgress(BenchCallback):
         self._say(f"failed      {job.name}: {reason}", style="yellow")
 
     def on_tick(self) -> None:
-        """Draw anew."""
+        """Redraw."""
         if self._live:
             self._live.update(self._drawing(), refresh=True)
 
@@ -128,9 +128,9 @@ class BenchProgress(BenchCallback):
         return f"{self._done}/{self._done + failed + len(self._waiting) + len(self._running)}"
 
     def _left(self) -> str:
-        """An estimate from whole jobs, or from running ones where a method has none yet.
+        """Estimate the time left from finished jobs, or from running ones where a method has none yet.
 
-        A part of a job tells less than the whole: first rounds may be longer than others.
+        Running jobs are the weaker evidence: first rounds may be longer than others.
         """
         pace, left = self._pace.copy(), [(job.label, job.config.rounds) for job in self._waiting.values()]
         for job, running in self._running.values():

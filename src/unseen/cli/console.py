@@ -1,4 +1,4 @@
-"""Where output goes: results to standard output, everything for the eye to standard error."""
+"""Consoles: results go to standard output, progress and remarks to standard error."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ INTERRUPTED = 130
 
 
 def messages() -> Console:
-    """The console for progress and remarks."""
+    """Return the console for progress and remarks."""
     return Console(stderr=True, highlight=False)
 
 
 def results() -> Console:
-    """The console for tables; wide enough for them when output goes to a file."""
+    """Return the console for tables; wide enough for them when output goes to a file."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=120)
 
@@ -29,5 +29,5 @@ def print_json(value: Any) -> None:
 
 
 def printable(text: str) -> str:
-    """Spell out what is no text: the bytes of a file name in an unknown encoding."""
+    """Escape what is not text: the bytes of a file name in an unknown encoding."""
     return text.encode("utf-8", "backslashreplace").decode()

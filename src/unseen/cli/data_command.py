@@ -32,7 +32,7 @@ app = typer.Typer(
 
 @app.command("check")
 @with_plugins
-def check_command(  # noqa: PLR0917 (one parameter an option)
+def check_command(  # noqa: PLR0917 (one parameter per option)
     path: Annotated[
         str,
         typer.Argument(help="A folder domain/class/image, a table (.csv, .parquet), or a named data set."),
@@ -46,7 +46,7 @@ def check_command(  # noqa: PLR0917 (one parameter an option)
         str | None, typer.Option(help="Tables: what is predicted; the target column decides unless given.")
     ] = None,
     data_root: Annotated[
-        Path | None, typer.Option(help="Where named data sets lie.", envvar="UNSEEN_DATA")
+        Path | None, typer.Option(help="Folder of the named data sets.", envvar="UNSEEN_DATA")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
@@ -122,7 +122,7 @@ def show_findings(check: DataCheck, console: Console) -> None:
     for role, domains in (
         ("held out unless you name others", check.hold_out),
         ("kept to choose the round", check.validate_on),
-        ("groups, of which the worst is told", check.groups),
+        ("groups, of which the worst is reported", check.groups),
     ):
         if domains:
             say(f"{role}: {', '.join(domains)}")
@@ -137,7 +137,7 @@ def _say(console: Console, text: str, style: str = "") -> None:
 
 
 def _next_step(check: DataCheck, request: DataRequest) -> str:
-    """The command that trains on this data as it was checked."""
+    """Return the command that trains on this data as it was checked."""
     defaults = type(request)(request.source)
     words = ["unseen", "train", request.source]
     if not check.hold_out:
@@ -153,7 +153,7 @@ def _next_step(check: DataCheck, request: DataRequest) -> str:
 
 
 def _grouped(check: DataCheck) -> dict[str, list[str]]:
-    """Gather the files of each oddity, the most frequent first."""
+    """Group the files by what is unusual, the most frequent first."""
     groups: dict[str, list[str]] = defaultdict(list)
     for name, what in check.unusual.items():
         groups[what].append(name)
@@ -164,7 +164,7 @@ def _grouped(check: DataCheck) -> dict[str, list[str]]:
 def get_command(
     name: Annotated[str, typer.Argument(help="A named data set, see `unseen list data`.")],
     data_root: Annotated[
-        Path | None, typer.Option(help="Where named data sets lie.", envvar="UNSEEN_DATA")
+        Path | None, typer.Option(help="Folder of the named data sets.", envvar="UNSEEN_DATA")
     ] = None,
     accept_terms: Annotated[
         bool, typer.Option("--accept-terms", help="Also download what is not free for every use.")
@@ -174,7 +174,7 @@ def get_command(
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
 ) -> None:
-    """Download a named data set, checked against published checksums, or say how to come by it.
+    """Download a named data set, checked against published checksums, or say how to obtain it.
 
     A download that was stopped goes on where it was. The exit code is 1 if something is left for you to do.
 
@@ -214,23 +214,23 @@ def _show_download(outcome: DownloadResult, console: Console) -> None:
         say(f"{title}: downloaded and checked", "green")
     for download in outcome.refused:
         say(f"{download.title}: not downloaded; licence: {download.licence}; --accept-terms accepts that")
-    if told := outcome.explained:
+    if manual := outcome.explained:
         say(f"{outcome.name} is not downloaded: no checksum of it is published")
-        say(f"licence: {told.licence}")
-        say(f"where: {told.where}")
-        say(f"put {told.put} below {outcome.root}")
+        say(f"licence: {manual.licence}")
+        say(f"where: {manual.where}")
+        say(f"put {manual.put} below {outcome.root}")
         say(f"then: unseen data check {outcome.name}")
 
 
 def _download_json(outcome: DownloadResult) -> dict[str, object]:
-    told = outcome.explained
+    manual = outcome.explained
     return {
         "name": outcome.name,
         "root": str(outcome.root),
         "downloaded": outcome.downloaded,
         "present": outcome.present,
         "terms_to_accept": {download.title: download.licence for download in outcome.refused},
-        "to_do": {"licence": told.licence, "where": told.where, "put": told.put} if told else None,
+        "to_do": {"licence": manual.licence, "where": manual.where, "put": manual.put} if manual else None,
     }
 
 
@@ -245,7 +245,7 @@ _MOST_NAMED = 3
 
 
 def counts_table(counts: Counts, console: Console) -> Table:
-    """One row a domain and one column a class where that fits the console, else the extremes of each row."""
+    """Make one row per domain and one column per class where that fits, else the extremes of each row."""
     classes = list(next(iter(counts.values()), {}))
     boundless = console.options.update(width=10_000)
     for bars in (True, False):
@@ -267,8 +267,8 @@ def write_counts_picture(counts: Counts, path: Path) -> None:
 
     start = {"event": "start", "data": {"class_counts": counts}}
     (chart,) = sample_counts(Run(folder=Path(), config={}, records=[start], result=None)).values()
-    picture = to_png(chart)
-    write_atomically(path, lambda target: target.write_bytes(picture))
+    image = to_png(chart)
+    write_atomically(path, lambda target: target.write_bytes(image))
 
 
 def _by_class(counts: Counts, classes: list[str], *, bars: bool) -> Table:
@@ -315,7 +315,7 @@ def _counts_columns(*columns: str) -> Table:
 
 
 def _cell(number: int, most: int) -> Text:
-    """The count, and its height against the largest of all cells."""
+    """Write a count, with its height relative to the largest cell."""
     if not number:
         return Text(MISSING, style="bold red")
     return Text(f"{_LEVELS[round((len(_LEVELS) - 1) * number / most)]} {number}")

@@ -1,4 +1,4 @@
-"""`unseen demo`: the whole way once, on data that comes with the package."""
+"""`unseen demo`: three methods compared on data that comes with the package."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def demo_command(
     from unseen.runner.run import run
 
     console = messages()
-    console.print("Five clients hold digits turned by 0 to 60 degrees; the model is judged on 75 degrees.")
+    console.print("Five clients hold digits turned by 0 to 60 degrees; the model is evaluated on 75 degrees.")
     finished = []
     try:
         for method, settings in METHODS.items():

@@ -1,4 +1,4 @@
-"""`unseen invite`: let a site take part, by its public key."""
+"""`unseen invite`, `unseen status` and `unseen app`: sites, runs and apps of a federation."""
 
 from __future__ import annotations
 
@@ -125,13 +125,13 @@ def _show_status(status: FederationStatus, home: Path) -> None:
         console.print(table)
 
 
-def app_command(  # noqa: PLR0917 (one parameter an option)
+def app_command(  # noqa: PLR0917 (one parameter per option)
     folder: Annotated[Path, typer.Argument(help="Folder to write the app into; must be new or empty.")],
     job: Annotated[
         Path | None, typer.Option(help="Job file (the format of a run's config.toml); else FedAvg.")
     ] = None,
     hold_out: Annotated[
-        list[str] | None, typer.Option(help="Site that the model is judged on (repeatable).")
+        list[str] | None, typer.Option(help="Held-out site, used for evaluation only (repeatable).")
     ] = None,
     out: Annotated[Path, typer.Option(help="Run folder, on the SuperLink's machine.")] = Path("unseen-run"),
     min_sites: Annotated[int, typer.Option(help="A round with fewer sites ends the run.")] = 1,
@@ -140,7 +140,7 @@ def app_command(  # noqa: PLR0917 (one parameter an option)
     """Write a Flower app for teams that run their own SuperLink and start jobs with `flwr run`.
 
     Each SuperNode needs Unseen installed and says who it is with
-    `--node-config 'site="a" data="/path/to/CLASS/IMAGE" home="/path/to/keep/memory"'`.
+    `--node-config 'site="a" data="/path/to/CLASS/IMAGE" home="/path/to/keep/client-state"'`.
 
     Example:
 

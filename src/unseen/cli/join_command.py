@@ -1,4 +1,4 @@
-"""`unseen join`: take part as a site, beside its own data."""
+"""`unseen join`: take part as a site; its data stays there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def join_command(
     ],
     home: Annotated[
         Path | None,
-        typer.Option(help="This site's folder: its key, its logs, its clients' memory; SITE-home."),
+        typer.Option(help="This site's folder: its key, logs and client state; SITE-home if not given."),
     ] = None,
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Take part although some images cannot be read.")

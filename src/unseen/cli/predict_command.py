@@ -27,7 +27,7 @@ Run = Annotated[Path, typer.Argument(help="A run folder, or its model.safetensor
 
 
 @with_plugins
-def predict_command(  # noqa: PLR0917 (one parameter an option)
+def predict_command(  # noqa: PLR0917 (one parameter per option)
     run: Run,
     path: Annotated[
         Path,
@@ -89,7 +89,7 @@ def predict_command(  # noqa: PLR0917 (one parameter an option)
 
 
 def _remarks(card: ModelCard, path: Path) -> list[str]:
-    """What a user may not expect of these predictions."""
+    """Return remarks on what a user may not expect of these predictions."""
     from unseen.serving.image_files import find_images
 
     if card.encoding is None:
@@ -103,14 +103,14 @@ def _remarks(card: ModelCard, path: Path) -> list[str]:
 def export_command(
     run: Run,
     to: Annotated[str, typer.Option(help="onnx (runs anywhere) or safetensors (bare weights).")] = "onnx",
-    out: Annotated[Path | None, typer.Option(help="File to write; beside the model if not given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; next to the model if not given.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
-    """Export the model for other programs, with a JSON file beside it that says how to use it.
+    """Export the model for other programs, with a JSON file next to it that says how to use it.
 
     RUN is a run folder or its model.safetensors.
 
-    ONNX takes pixels from 0 to 255 and gives probabilities: normalisation is inside. The file is run with
+    ONNX takes pixels from 0 to 255 and gives probabilities: normalization is inside. The file is run with
     onnxruntime and compared with the trained model before it takes its place.
 
     Example:
@@ -175,7 +175,7 @@ def predictions_csv(
 
 
 def predictions_json(predictions: Sequence[Prediction], card: ModelCard, *, top: int) -> dict[str, Any]:
-    """The predictions and the model they come from; `ranked` only where more than one class was asked for."""
+    """Return predictions and model as JSON values; `ranked` only where several classes are asked for."""
     name = "file" if card.encoding is None else "row"
 
     def plain(item: Prediction) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def predictions_json(predictions: Sequence[Prediction], card: ModelCard, *, top:
 
 
 def predictions_table(predictions: Sequence[Prediction], card: ModelCard) -> Table:
-    """How often each class was predicted and how sure the model was, or the range of the values."""
+    """Count the predictions of each class with their mean probability, or give the range of the values."""
     done = [item for item in predictions if not item.error]
     if not card.task_type.has_classes:
         values = [item.value for item in done if item.value is not None]

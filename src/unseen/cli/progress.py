@@ -1,4 +1,4 @@
-"""Live progress of a run: round, loss, validation score, samples per second, time left. Silent when piped."""
+"""Progress bars: of a run (round, loss, validation score, time left) and of slow work; silent when piped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from unseen.tasks import is_fraction, metric_label
 
 
 class LiveProgress(Callback):
-    """Draws one line that moves with every batch."""
+    """Callback that shows one line, which moves with every batch."""
 
     def __init__(self, console: Console, *, label: str) -> None:
         self.label = label
@@ -102,7 +102,7 @@ PATIENCE = 2.0
 
 
 class DelayedProgressBar:
-    """Called with (what, done, total) by the work; draws once the user has waited long enough.
+    """Progress bar of work that may be slow; it appears after `PATIENCE` seconds.
 
     bytes  whether the numbers are bytes
     """

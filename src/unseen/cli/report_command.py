@@ -44,32 +44,32 @@ def report_command(
         unseen report demo/fedavg demo/deepall --out comparison.html
     """
     if any((folder / GRID).is_file() for folder in runs):
-        written, pictures = _bench(runs, figures, features=features)
+        written, images = _bench(runs, figures, features=features)
     else:
-        written, pictures = _runs(runs, out, figures, features=features)
+        written, images = _runs(runs, out, figures, features=features)
     if as_json:
-        print_json({"pages": [str(page) for page in written], "figures": [str(path) for path in pictures]})
+        print_json({"pages": [str(page) for page in written], "figures": [str(path) for path in images]})
         return
-    for path in (*written, *pictures):
+    for path in (*written, *images):
         results().print(str(path), soft_wrap=True)
 
 
 def _bench(folders: list[Path], figures: Path | None, *, features: bool) -> tuple[list[Path], list[Path]]:
-    """The page and tables of one bench folder."""
+    """Write the page and tables of one bench folder."""
     if len(folders) > 1 or features:
         raise UsageError(
             f"{folders[0]}: a bench folder is shown alone; --features takes a single run's folder"
         )
     from unseen.bench.bench_files import rewrite_bench
 
-    made, pictures = rewrite_bench(folders[0], figures=figures)
-    return [made.page, made.markdown, made.latex, made.csv], pictures
+    made, images = rewrite_bench(folders[0], figures=figures)
+    return [made.page, made.markdown, made.latex, made.csv], images
 
 
 def _runs(
     runs: list[Path], out: Path | None, figures: Path | None, *, features: bool
 ) -> tuple[list[Path], list[Path]]:
-    """The page of one run, or of several compared."""
+    """Write the page of one run, or one that compares several."""
     from unseen.report import write_comparison, write_figures, write_report
 
     if features:
@@ -83,5 +83,5 @@ def _runs(
         raise UsageError("several runs go onto one page: say where with --out comparison.html")
     else:
         pages = [write_comparison(runs, out)]
-    pictures = [path for run in runs for path in write_figures(run, figures / run.name)] if figures else []
-    return pages, pictures
+    images = [path for run in runs for path in write_figures(run, figures / run.name)] if figures else []
+    return pages, images

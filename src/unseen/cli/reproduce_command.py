@@ -194,7 +194,7 @@ def print_recipe(recipe: Recipe, grid: Grid, *, budget: str, root: Path | None, 
         return
     console = results()
     console.print(f"[bold]{grid.title}[/bold]\n{grid.note.strip()}", soft_wrap=True)
-    table = Table("label", "jobs", "samples a job", "its own options")
+    table = Table("label", "jobs", "samples per job", "its own options")
     for label, (jobs, samples) in work.items():
         own = {key: value for key, value in grid.methods[label].items() if key != "settings"}
         own |= grid.methods[label].get("settings", {})
@@ -207,7 +207,7 @@ def print_recipe(recipe: Recipe, grid: Grid, *, budget: str, root: Path | None, 
         "seeds": ", ".join(map(str, grid.seeds)),
         "all jobs": ", ".join(f"{key} {value}" for key, value in grid.common.items()),
         "in all": f"{sum(jobs for jobs, _ in work.values())} jobs, about {total:,} training samples",
-        "beside": f"published {recipe.paper.name}, {recipe.shows}" if grid.published else "",
+        "compared with": f"published {recipe.paper.name}, {recipe.shows}" if grid.published else "",
         "state": _state(missing) + (f": {missing.data}" if missing.data else ""),
     }
     for key, value in lines.items():
@@ -216,7 +216,7 @@ def print_recipe(recipe: Recipe, grid: Grid, *, budget: str, root: Path | None, 
 
 
 def _work(grid: Grid) -> dict[str, tuple[int, int]]:
-    """Label -> how many jobs, and how many samples one trains on, the mean over held-out domains."""
+    """Map each label to its number of jobs and the mean number of samples that one trains on."""
     from unseen.bench.papers.readiness import planned_samples
 
     jobs = len(grid.hold_out) * len(grid.seeds)

@@ -1,4 +1,4 @@
-"""`unseen up`: start a coordinator, to which sites come."""
+"""`unseen up`: start a coordinator, to which sites connect."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def up_command(
     ] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 9600 if not given.", min=1)] = None,
 ) -> None:
-    """Start a coordinator: TLS with an authority of its own, and only sites whose keys you registered.
+    """Start a coordinator: TLS with its own CA, and only sites whose keys you registered.
 
     The first time, certificates are made; later the same folder goes on with the same keys and sites.
     Ctrl-C stops it; runs that are under way can be continued with `unseen train --resume`.
