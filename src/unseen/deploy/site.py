@@ -139,12 +139,8 @@ class SitePart:
         )
         for name in request.header["clients"]:
             position = experiment.federation.position(name)
-            update = states.with_memory(
-                name,
-                round=start.round,
-                do=partial(self.workspace.train_client, position, start=start),
-                protected=experiment.protected,
-            )
+            with states.open_states(name, round=start.round, protected=experiment.protected) as own:
+                update = self.workspace.train_client(position, own[0], start, own[1])
             self._warn_of(update, name, start.round)
             reply.header["clients"][name] = _numbers(update)
             reply.arrays[f"{name}/weights"] = pack_weights(update.weights, experiment.update_dtype)

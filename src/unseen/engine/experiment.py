@@ -177,12 +177,12 @@ class Workspace:
         position: int,
         state: MutableMapping[str, Tensor],
         start: RoundStart,
-        memory: MutableMapping[str, Tensor] | None = None,
+        protection_state: MutableMapping[str, Tensor] | None = None,
     ) -> Update:
         """Run the method's client half for one client, from the server's weights; return what is sent.
 
-        state   the client's memory for the method
-        memory  its memory for the protection
+        state             the client's state for the method
+        protection_state  its state for the protection
         """
         experiment = self.experiment
         client = experiment.federation[position]
@@ -202,7 +202,9 @@ class Workspace:
             state=state,
             progress=start.progress,
         )
-        side = self._side(client.name, start.round, memory, received=start.sealing, start=start.weights)
+        side = self._side(
+            client.name, start.round, protection_state, received=start.sealing, start=start.weights
+        )
         experiment.protection.before_training(work, side)
         with global_torch_seed(experiment.seed, "dropout", client.name, start.round):
             update = experiment.method.client(work)
@@ -219,16 +221,16 @@ class Workspace:
         return reason_to_reject(update, self.flat.layout.size) or ""
 
     def answer(
-        self, client: str, memory: MutableMapping[str, Tensor], message: Message, round: int
+        self, client: str, state: MutableMapping[str, Tensor], message: Message, round: int
     ) -> Message:
         """Let one client reply to a message of the protection's server half."""
-        return answer_message(self.experiment.protection, message, self._side(client, round, memory))
+        return answer_message(self.experiment.protection, message, self._side(client, round, state))
 
     def _side(
         self,
         client: str,
         round: int,
-        memory: MutableMapping[str, Tensor] | None,
+        state: MutableMapping[str, Tensor] | None,
         **more: Any,
     ) -> ClientContext:
         experiment = self.experiment
@@ -238,7 +240,7 @@ class Workspace:
             seed=experiment.seed,
             method=experiment.method.traits,
             layout=self.flat.layout,
-            memory={} if memory is None else memory,
+            memory={} if state is None else state,
             **more,
         )
 

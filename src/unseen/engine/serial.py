@@ -41,9 +41,9 @@ class SerialEngine:
         names, protected = experiment.federation.names, experiment.protected
         replies = []
         for row, position in zip(self._rows, clients, strict=True):
-            train = partial(self.workspace.train_client, position, start=start)
             name = names[position]
-            update = self.states.with_memory(name, round=start.round, do=train, protected=protected)
+            with self.states.open_states(name, round=start.round, protected=protected) as states:
+                update = self.workspace.train_client(position, states[0], start, states[1])
             reason = self.workspace.reason_against(update)
             if len(update.weights):
                 row.copy_(update.weights)

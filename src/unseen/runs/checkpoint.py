@@ -1,4 +1,4 @@
-"""The one contract for state that must survive a crash, written atomically after every round."""
+"""Everything that must survive a crash, written atomically after every round."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Checkpoint:
 
     weights        the global state
     selected       the global state of the round that selection prefers so far
-    server         the method's memory on the server
-    protection     the protection's memory on the server
-    client_states  which version of each client's memory belongs to this round
+    server         the method's state on the server
+    protection     the protection's state on the server
+    client_states  which version of each client's state belongs to this round
     records_bytes  how much of the record file belongs to this round
     layout         digest of the layout that the states are in
     """

@@ -1,13 +1,14 @@
-"""Client memory on disk: what a client keeps from round to round, in files of its own.
+"""Client state on disk: what a client keeps from round to round, one file per version.
 
 Every change is a new file named after the round, and the checkpoint names the version that counts, so a
-crash between the two costs nothing. Clients without memory cost nothing either.
+crash between the two costs nothing. Clients without state cost nothing either.
 """
 
 from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -21,7 +22,7 @@ T = TypeVar("T")
 
 
 def protection_key(client: str) -> str:
-    """Under which name a client's memory for the protection of its updates lies."""
+    """Return the key of a client's state for the protection of its updates."""
     return f"{client}/protection"
 
 
@@ -51,20 +52,20 @@ class ClientState(MutableMapping[str, Tensor]):
 
 
 class StateStore:
-    """The memory of all clients; `versions` maps a client to the round of its newest file."""
+    """The state of all clients; `versions` maps a client to the round of its newest file."""
 
     def __init__(self, folder: Path, versions: dict[str, int] | None = None) -> None:
         self.folder = folder
         self.versions = dict(versions or {})
 
     def read(self, client: str) -> ClientState:
-        """Load a client's memory; empty if it has none."""
+        """Load a client's state; empty if it has none."""
         if client not in self.versions:
             return ClientState({})
         return ClientState(load_file(self.path(client, self.versions[client])))
 
     def write(self, client: str, state: ClientState, *, round: int) -> None:
-        """Keep a client's memory if it changed in this round."""
+        """Write a client's state if it changed in this round."""
         if not state.changed:
             return
         tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
@@ -72,23 +73,26 @@ class StateStore:
         self.versions[client] = round
 
     def with_state(self, client: str, *, round: int, do: Callable[[ClientState], T]) -> T:
-        """Call `do` with a client's memory and keep what it changes."""
+        """Call `do` with a client's state and keep what it changes."""
         state = self.read(client)
         result = do(state)
         self.write(client, state, round=round)
         return result
 
-    def with_memory(self, client: str, *, round: int, do: Callable[..., T], protected: bool) -> T:
-        """Call `do(state)` with a client's memory; with `memory=` for the protection too, if there is one."""
-        if not protected:
-            return self.with_state(client, round=round, do=do)
-        return self.with_state(
-            client,
-            round=round,
-            do=lambda state: self.with_state(
-                protection_key(client), round=round, do=lambda memory: do(state, memory=memory)
-            ),
-        )
+    @contextmanager
+    def open_states(
+        self, client: str, *, round: int, protected: bool
+    ) -> Iterator[tuple[ClientState, ClientState | None]]:
+        """Yield a client's state for the method and, if `protected`, that for the protection; keep changes.
+
+        Nothing is kept if the block raises.
+        """
+        state, key = self.read(client), protection_key(client)
+        of_protection = self.read(key) if protected else None
+        yield state, of_protection
+        if of_protection is not None:
+            self.write(key, of_protection, round=round)
+        self.write(client, state, round=round)
 
     def forget_old(self) -> None:
         """Delete the files that no client's current version needs."""
@@ -107,5 +111,5 @@ class StateStore:
                 path.unlink(missing_ok=True)
 
     def path(self, client: str, round: int) -> Path:
-        """The file of one version of a client's memory."""
+        """Return the file of one version of a client's state."""
         return self.folder / f"{quote(client, safe='')}@{round}.safetensors"

@@ -44,7 +44,7 @@ def test_a_client_trains_by_dp_sgd_to_the_letter(make_experiment):
     clip, noise, seed = 0.5, 0.8, 3
     workspace = Workspace(protected(make_experiment(plan=PLAN, seed=seed), clip=clip, noise=noise))
     start = workspace.flat.read()
-    update = workspace.train_client(0, {}, RoundStart(2, start), memory={})
+    update = workspace.train_client(0, {}, RoundStart(2, start), {})
 
     experiment = make_experiment(plan=PLAN, seed=seed)
     client = experiment.federation[0]
@@ -179,7 +179,7 @@ def test_batch_norm_and_companions_are_refused(make_experiment):
     method.client = lambda work: work.fit(lambda batch: work.module(batch.inputs).sum(), companions=[own])
     workspace = Workspace(experiment)
     with pytest.raises(UsageError, match="companions"):
-        workspace.train_client(0, {}, RoundStart(1, workspace.flat.read()), memory={})
+        workspace.train_client(0, {}, RoundStart(1, workspace.flat.read()), {})
 
 
 def test_noise_is_found_for_the_client_where_it_costs_most():

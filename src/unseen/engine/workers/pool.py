@@ -113,7 +113,7 @@ class WorkerEngine:
                 start.round,
                 received=sent,
                 version=versions.get(names[row]),
-                memory=versions.get(protection_key(names[row])),
+                protection_version=versions.get(protection_key(names[row])),
                 sealing=sealing,
             )
             for row, position in enumerate(clients)
@@ -123,7 +123,7 @@ class WorkerEngine:
         replies: dict[int, Reply] = {}
         for task, answer in self._map(longest_first, start.progress):
             name = names[task.row]
-            self._remember({name: answer.version, protection_key(name): answer.memory})
+            self._set_versions({name: answer.version, protection_key(name): answer.protection_version})
             weights = self._rows[task.row] if answer.in_row else torch.empty(0)
             update = replace(answer.update, weights=weights, extras=as_tensors(answer.extras))
             replies[task.row] = Reply(name, update, answer.reason)
@@ -141,13 +141,13 @@ class WorkerEngine:
         answers: dict[int, Answer] = {}
         for task, answer in self._map(tasks, _NOTHING):
             name = names[task.position]
-            self._remember({protection_key(name): answer.memory})
+            self._set_versions({protection_key(name): answer.protection_version})
             message = None if answer.message is None else as_tensors(answer.message)
             answers[task.position] = Answer(name, message, answer.reason)
         return [answers[position] for position in clients]
 
-    def _remember(self, versions: dict[str, int | None]) -> None:
-        """Take over which files of clients' memory count."""
+    def _set_versions(self, versions: dict[str, int | None]) -> None:
+        """Take over which versions of clients' state count."""
         self.states.versions.update({key: round for key, round in versions.items() if round is not None})
 
     def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[MetricAccumulator]:

@@ -51,9 +51,9 @@ class SharedExperiment:
 class TrainTask:
     """Train one client and write its state into a row.
 
-    version  the newest round of its memory for the method, if any
-    memory   the same of its memory for the protection
-    sealing  what the protection's server half sent
+    version             the newest round of its state for the method, if any
+    protection_version  the same of its state for the protection
+    sealing             what the protection's server half sent
     """
 
     position: int
@@ -61,13 +61,13 @@ class TrainTask:
     round: int
     received: dict[str, Array]
     version: int | None
-    memory: int | None = None
+    protection_version: int | None = None
     sealing: dict[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class TrainAnswer:
-    """An update without its weights (they are in the row), and the rounds of the client's memory now.
+    """An update without its weights (they are in the row), and the versions of the client's state now.
 
     in_row  whether the row holds the client's state; it does not where that is sealed or withheld
     reason  why the update cannot be used, if it cannot: found here, where the numbers still are in the cache
@@ -76,28 +76,28 @@ class TrainAnswer:
     update: Update
     extras: dict[str, Array]
     version: int | None
-    memory: int | None = None
+    protection_version: int | None = None
     in_row: bool = True
     reason: str = ""
 
 
 @dataclass(frozen=True)
 class ConsultTask:
-    """Hand a client a message of the protection; `memory` as in `TrainTask`."""
+    """Hand a client a message of the protection; `protection_version` as in `TrainTask`."""
 
     position: int
     round: int
     message: dict[str, Array]
-    memory: int | None
+    protection_version: int | None
 
 
 @dataclass(frozen=True)
 class ConsultAnswer:
-    """What the client answered, or the reason why it did not, and the round of its memory now."""
+    """What the client answered, or the reason why it did not, and the version of its state now."""
 
     message: dict[str, Array] | None
     reason: str
-    memory: int | None
+    protection_version: int | None
 
 
 @dataclass(frozen=True)
@@ -161,24 +161,24 @@ class _Worker:
         experiment = self.workspace.experiment
         name = experiment.federation.names[task.position]
         key = protection_key(name)
-        self._remember({name: task.version, key: task.memory})
+        self._set_versions({name: task.version, key: task.protection_version})
         start = RoundStart(
             task.round, self.weights, as_tensors(task.received), self._count, as_tensors(task.sealing)
         )
-        train = partial(self.workspace.train_client, task.position, start=start)
-        update = self.states.with_memory(name, round=task.round, do=train, protected=experiment.protected)
+        with self.states.open_states(name, round=task.round, protected=experiment.protected) as states:
+            update = self.workspace.train_client(task.position, states[0], start, states[1])
         in_row = len(update.weights) > 0
         if in_row:
             self.rows[task.row].copy_(update.weights)
         light = replace(update, weights=torch.empty(0), extras={})
-        version, memory = self.states.versions.pop(name, None), self.states.versions.pop(key, None)
+        version, other = self.states.versions.pop(name, None), self.states.versions.pop(key, None)
         reason = self.workspace.reason_against(update)
-        return TrainAnswer(light, as_arrays(update.extras), version, memory, in_row, reason)
+        return TrainAnswer(light, as_arrays(update.extras), version, other, in_row, reason)
 
     def _consult(self, task: ConsultTask) -> ConsultAnswer:
         name = self.workspace.experiment.federation.names[task.position]
         key, message = protection_key(name), as_tensors(task.message)
-        self._remember({key: task.memory})
+        self._set_versions({key: task.protection_version})
         reply = partial(self.workspace.answer, name, message=message, round=task.round)
         answer, reason = None, ""
         try:
@@ -187,8 +187,8 @@ class _Worker:
             reason = str(error)
         return ConsultAnswer(answer, reason, self.states.versions.pop(key, None))
 
-    def _remember(self, versions: dict[str, int | None]) -> None:
-        """Take over which files of clients' memory count."""
+    def _set_versions(self, versions: dict[str, int | None]) -> None:
+        """Take over which versions of clients' state count."""
         self.states.versions.update({key: round for key, round in versions.items() if round is not None})
 
     def _count(self, samples: int) -> None:
