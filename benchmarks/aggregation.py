@@ -50,7 +50,7 @@ Kernels = dict[str, Callable[[], object]]
 
 
 def client_states(clients: int, weights: Tensor) -> Tensor:
-    """States that differ from the global weights by SPREAD."""
+    """Make states that differ from the global weights by SPREAD."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.empty(clients, len(weights))
     for row in rows:
@@ -60,7 +60,7 @@ def client_states(clients: int, weights: Tensor) -> Tensor:
 
 
 def kernels(rows: Tensor, weights: Tensor, layout: Layout) -> Kernels:
-    """The kernels as methods call them."""
+    """Return the kernels as methods call them."""
     trained, uniform = layout.extent(Kind.PARAMETER), torch.ones(len(rows), dtype=torch.float64)
     order = draw_visit_order([str(number) for number in range(len(rows))], torch.Generator().manual_seed(0))
     shares = torch.full((len(layer_weights(rows[:1], layout)), len(rows)), 1 / len(rows), dtype=torch.float64)
@@ -85,12 +85,12 @@ def kernels(rows: Tensor, weights: Tensor, layout: Layout) -> Kernels:
 
 
 def layer_weights(rows: Tensor, layout: Layout) -> Tensor:
-    """CSAC's divergence weights."""
+    """Compute CSAC's divergence weights."""
     return torch.stack([normalize_weights(values) for values in layer_distances(rows, layout).values])
 
 
 def literal_forms(rows: Tensor, weights: Tensor, layout: Layout) -> Kernels:
-    """The same results as papers and most code bases write them down."""
+    """Compute the same results as papers and most code bases write them."""
     order = draw_visit_order([str(number) for number in range(len(rows))], torch.Generator().manual_seed(0))
     trained = layout.extent(Kind.PARAMETER)
 
@@ -117,7 +117,7 @@ def literal_forms(rows: Tensor, weights: Tensor, layout: Layout) -> Kernels:
 
 
 def timed(work: Kernels, repetitions: int) -> dict[str, list[float]]:
-    """Seconds of every kernel in every repetition, interleaved; a first round is not counted."""
+    """Time every kernel in every repetition, interleaved; a first round is not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for repetition in range(repetitions + 1):
         for name, call in work.items():
@@ -129,7 +129,7 @@ def timed(work: Kernels, repetitions: int) -> dict[str, list[float]]:
 
 
 def extra_memory(call: Callable[[], object]) -> float | None:
-    """Peak megabytes above the present while `call` runs; None where the system cannot tell."""
+    """Measure the peak megabytes above the present while `call` runs; None where the system cannot tell."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
         before = _status("VmRSS")
@@ -145,7 +145,7 @@ def _status(field: str) -> int:
 
 
 def weight_error(rows: Tensor, layout: Layout, *, largest: int = 300_000) -> float:
-    """Greatest relative error of CSAC's weights against float64 throughout, over layers of moderate size."""
+    """Return the largest relative error of CSAC's weights against float64, over layers of moderate size."""
     found, worst = layer_distances(rows, layout), 0.0
     for layer, values in zip(found.layers, found.values, strict=True):
         place = layer.slices[0]
@@ -159,7 +159,7 @@ def weight_error(rows: Tensor, layout: Layout, *, largest: int = 300_000) -> flo
 def measure(
     clients: int, weights: Tensor, layout: Layout, *, repetitions: int, literal: bool
 ) -> dict[str, Any]:
-    """All figures for one number of clients."""
+    """Measure everything for one number of clients."""
     rows = client_states(clients, weights)
     work = kernels(rows, weights, layout)
     memory = {name: extra_memory(call) for name, call in work.items()}

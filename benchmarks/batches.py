@@ -1,9 +1,9 @@
-"""Share of training time that goes into preparing batches, on real images.
+"""Fraction of training time that is spent on preparing batches, on real images.
 
     UNSEEN_DATA=... python benchmarks/batches.py --out results/performance/batches.json
 
-PACS at 64 px, ResNet-18, batch 32, standard augmentation, one thread. Beside it, a plain data loader that
-decodes and augments image by image, and the time from a second start to the first batch.
+PACS at 64 px, ResNet-18, batch 32, standard augmentation, one thread. For comparison, a plain data loader
+that decodes and augments image by image, and the time from a second start to the first batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STEPS, BATCH, SIZE = 12, 32, 64
 
 
 def ours() -> None:
-    """Gather, augment, normalise; forward, backward, step: each timed."""
+    """Time each of gather, augment, normalize; forward, backward, step."""
     started = time.perf_counter()
     import torch
 
@@ -65,7 +65,7 @@ def ours() -> None:
 
 
 def one_by_one() -> None:
-    """What a plain loader does: open, decode, resize, crop, flip and normalise every image by itself."""
+    """Load as a plain loader does: open, decode, resize, crop, flip and normalize image by image."""
     import os
 
     import numpy as np

@@ -1,9 +1,9 @@
-"""Accuracy against epsilon: gathers the runs of a bench into a table and a picture.
+"""Accuracy against epsilon: collects the runs of a bench into a table and a figure.
 
     unseen bench results/dp-samples/grid.toml --out WORK
     python benchmarks/dp_curve.py WORK --out results/dp-samples
 
-Runs without protection are the line above; every run tells its own epsilon in its result.json.
+Runs without protection are the upper line; the epsilon of each run is in its result.json.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 
 class Point(NamedTuple):
-    """All runs of one noise: `epsilon` is infinite where there was none."""
+    """All runs of one noise multiplier; `epsilon` is infinite without noise."""
 
     epsilon: float
     noise: float
@@ -29,7 +29,7 @@ class Point(NamedTuple):
 
 
 def points(results: Iterable[dict]) -> list[Point]:
-    """Group results by the noise they had; the standard error is over all their runs."""
+    """Group results by their noise; the standard error is over all their runs."""
     groups = defaultdict(list)
     for result in results:
         told = result.get("protection", {})

@@ -2,9 +2,9 @@
 
     python benchmarks/encryption.py --out encryption.json
 
-One core a process. Every client's update is encrypted one after another, as on one machine; "client" is the
-time of one. The server's steps run in its own process, the bytes' way there included. A method that takes a
-mean (FedAvg) needs the weighted sum alone, gradient surgery (PPDG) also the Gram matrix.
+One core per process. Every client's update is encrypted one after another, as on one machine; "client" is the
+time of one. The server's steps run in a separate process, and include sending the bytes there. A method
+that takes a mean (FedAvg) needs the weighted sum alone, gradient surgery (PPDG) also the Gram matrix.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from unseen.privacy.he.ckks import DEGREE, PRIMES, KeyHolder
 from unseen.privacy.he.server_process import EncryptedServer, ServerProcess
 
 SPREAD = 1e-3
-"""Length of an update's single numbers."""
+"""Number of scalars in an update."""
 R = TypeVar("R")
 
 
 class Watch:
-    """Seconds by step."""
+    """Seconds per step."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     def time(self, step: str, do: Callable[[], R]) -> R:
-        """Do a step and note how long it took."""
+        """Run a step and record how long it takes."""
         started = time.perf_counter()
         result = do()
         self.seconds[step] = time.perf_counter() - started
@@ -101,7 +101,7 @@ def _relative(found: Any, expected: Any) -> float:
 
 
 def merged(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians of seconds, the largest of errors; bytes are those of the first repetition."""
+    """Return medians of seconds and the largest errors; bytes are those of the first repetition."""
     return {
         "seconds": {
             step: round(statistics.median(run["seconds"][step] for run in runs), 4)

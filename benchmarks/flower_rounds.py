@@ -3,8 +3,8 @@
 python benchmarks/flower_rounds.py --out results/performance/flower_rounds.json
 
 Real Flower processes on this machine, with TLS and keys. Every site trains one step on four images, so nearly
-all of the time is Flower's: messages, processes, the way of the weights. All sites share the cores; on
-machines of their own the part that grows with their number falls to the coordinator alone.
+all of the time is Flower's: messages, processes, transfer of the weights. All sites share the cores; on
+separate machines only the coordinator's part grows with the number of sites.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def make_images(folder: Path, sites: Iterable[str]) -> None:
-    """Two classes of a few random images a site."""
+    """Make two classes of a few random images per site."""
     generator = np.random.default_rng(0)
     for site in sites:
         for name in ("x", "y"):
@@ -49,7 +49,7 @@ def make_images(folder: Path, sites: Iterable[str]) -> None:
 
 
 def job(data: Path, size: str, sites: int, rounds: int) -> RunConfig:
-    """FedAvg, one small step a round, nothing evaluated until the end."""
+    """Configure FedAvg with one small step per round and one evaluation at the end."""
     return RunConfig.from_mapping(
         {
             **MODELS[size],
@@ -71,7 +71,7 @@ def job(data: Path, size: str, sites: int, rounds: int) -> RunConfig:
 
 
 def seconds_of_rounds(out: Path) -> dict[str, Any]:
-    """All rounds but the first, and the bytes that went up and down in one."""
+    """Return the seconds of all rounds but the first, and the bytes up and down per round."""
     rounds = [record for record in read_records(RunFolder(out).records) if record["event"] == "round"]
     return {
         "seconds": [record["seconds"] for _, record in pairwise(rounds)],

@@ -1,10 +1,10 @@
 """What a round of every method costs against a round of FedAvg: seconds, and bytes sent both ways.
 
     python benchmarks/method_costs.py                       all methods
-    python benchmarks/method_costs.py --methods csac,ppdg   these alone; what is known of others stays
+    python benchmarks/method_costs.py --methods csac,ppdg   only these; earlier values of others are kept
 
 The result is the file in the package that `unseen list methods` shows. Every method runs with its defaults
-on the same small job, in a process of its own, straight after FedAvg; ratios are medians over repetitions
+on the same small job, in a fresh process, right after FedAvg; ratios are medians over repetitions
 of such pairs. A round's cost is the median over the rounds after the first, which some spend on preparation.
 """
 
@@ -31,7 +31,7 @@ JOB_IN_WORDS = "rotated-digits at 28 pixels, five clients, CNN of 156 k paramete
 
 
 def one(method: str) -> None:
-    """Run the job with a method, and print what its later rounds cost."""
+    """Run the job with a method, and print the cost of its later rounds."""
     import unseen
 
     with tempfile.TemporaryDirectory() as folder:
@@ -59,7 +59,7 @@ def one(method: str) -> None:
 
 
 def measured(methods: list[str], repetitions: int) -> dict[str, dict[str, Any]]:
-    """The costs of methods, each measured in turn with FedAvg."""
+    """Measure the costs of methods, each in turn with FedAvg."""
     base_of = {method: BASE if method == BASE else f"{BASE} before {method}" for method in methods}
     measures = {}
     for method, base in base_of.items():
@@ -79,7 +79,7 @@ def measured(methods: list[str], repetitions: int) -> dict[str, dict[str, Any]]:
 
 
 def write(costs: dict[str, dict[str, Any]], *, repetitions: int, out: Path) -> None:
-    """Put the costs into the file, beside those of methods that were not measured now."""
+    """Write the costs into the file, and keep those of methods that were not measured."""
     known = json.loads(out.read_text(encoding="utf-8"))["methods"] if out.is_file() else {}
     kept = {name: cost for name, cost in (known | costs).items() if name in METHODS}
     whole = {

@@ -28,7 +28,7 @@ def help_page() -> dict[str, Any]:
 
 
 def first_round() -> dict[str, Any]:
-    """From the command to the first finished round on rotated-digits."""
+    """Time from the command to the first finished round on rotated-digits."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
         command = [
@@ -52,7 +52,7 @@ def first_round() -> dict[str, Any]:
 
 
 def train(clients: int, rounds: int) -> None:
-    """Rounds with few clients sampled from many; memory after an early and after the last round."""
+    """Run rounds with few clients sampled from many; measure memory after an early and the last round."""
     started = time.perf_counter()
     import numpy as np
 

@@ -33,14 +33,14 @@ ROUND = 1
 
 
 class Clients:
-    """Some clients' memories, and answers to the server's questions."""
+    """The states of some clients, and their replies to the server."""
 
     def __init__(self, count: int) -> None:
         self.sessions = {f"c{number}": MaskingSession({}, ROUND) for number in range(count)}
         self.seconds = 0.0
 
     def ask(self, messages: dict[str, Message]) -> dict[str, Message]:
-        """Let each client answer; their time is not the server's."""
+        """Let each client reply; their time is not counted as the server's."""
         started = time.perf_counter()
         answers = {name: self._answer(self.sessions[name], message) for name, message in messages.items()}
         self.seconds += time.perf_counter() - started
@@ -63,12 +63,12 @@ class Clients:
 
 
 def more_than_half(clients: int) -> int:
-    """How many must help."""
+    """Number of clients that must help."""
     return clients // 2 + 1
 
 
 def play(count: int, size: int) -> dict[str, Any]:
-    """One round: keys, shares, masks, and the sum of all but one."""
+    """Run one round: keys, shares, masks, and the sum of all but one."""
     clients = Clients(count)
     circle = form_cohort(tuple(clients.sessions), clients.ask, needed=more_than_half)
     numbers = {
