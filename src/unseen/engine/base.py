@@ -76,4 +76,4 @@ class Engine(Protocol):
         """Evaluate the deployed network on every (domain, split)."""
 
     def close(self) -> None:
-        """Let go of processes and memory."""
+        """Free processes and memory."""

@@ -1,6 +1,6 @@
-"""One round's way from the clients to the method's server half and back, through the protection.
+"""The exchange of one round between clients and the method's server half, through the protection.
 
-It also measures: every value that leaves a client comes by here and is entered into the record.
+It also measures: every value that leaves a client passes here and is entered into the disclosure log.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unseen.models import Layout
 from unseen.privacy import DisclosureLog, Message, Protection, ReceivedUpdate, RoundUpdates, ServerContext
 
 Fault = Callable[[str, str], None]
-"""Called with a client's name and why it fell out."""
+"""Called with a client's name and the reason why it dropped out."""
 
 
 @dataclass
@@ -30,11 +30,11 @@ class Traffic:
 
 
 @dataclass(frozen=True)
-class Questions:
-    """Carries the protection's messages to clients and their answers back.
+class MessageChannel:
+    """Sends the protection's messages to clients and returns their answers.
 
-    An object of its own, which does not know the exchange: in a cycle with it a round's weights would stay in
-    memory until the garbage collector comes by.
+    It does not refer to the exchange: in a reference cycle with it a round's weights would stay in
+    memory until the garbage collector runs.
     """
 
     engine: Engine
@@ -46,7 +46,7 @@ class Questions:
     traffic: Traffic
 
     def __call__(self, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Hand each client its message; those that do not answer are recorded and left out."""
+        """Send each client its message; clients that do not answer are recorded and left out."""
         positions = [self.position[client] for client in messages]
         answers = self.engine.consult(positions, list(messages.values()), round=self.round)
         self.traffic.down += sum(map(_size, messages.values()))
@@ -88,7 +88,7 @@ class Exchange:
             weights=weights,
             population=len(experiment.federation),
             state=state,
-            ask=Questions(engine, self.protection, round, position, left, fault, self.traffic),
+            ask=MessageChannel(engine, self.protection, round, position, left, fault, self.traffic),
         )
 
     def begin(self) -> Message:

@@ -83,7 +83,7 @@ def test_records_count_samples_and_bytes(make_experiment, go):
     assert record["bytes_up"] == record["bytes_down"] == 3 * 4 * len(checkpoint.weights)
 
 
-def test_listeners_hear_of_every_sample(make_experiment, go):
+def test_callbacks_count_every_sample(make_experiment, go):
     class Counter(Callback):
         total = expected = 0
 

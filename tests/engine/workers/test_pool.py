@@ -118,7 +118,7 @@ def test_mapped_files_are_shared_without_a_copy(tmp_path):
         scratch.unlink()
 
 
-def test_scratch_goes_to_disk_when_memory_is_short():
+def test_shared_arrays_go_to_disk_when_memory_is_short():
     scratch = SharedArrays(1 << 60)
     try:
         assert not scratch.in_memory
@@ -142,7 +142,7 @@ def test_scratch_goes_to_disk_when_memory_is_short():
         ({"samples": 10**9, "on_cpu": False}, (1, 1)),
     ],
 )
-def test_hands_are_chosen_by_work_and_cores(given, expected, monkeypatch):
+def test_workers_are_chosen_by_work_and_cores(given, expected, monkeypatch):
     monkeypatch.setattr("unseen.engine.resources.available_cores", lambda: 4)
     standard = {
         "workers": None,
