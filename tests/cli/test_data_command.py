@@ -170,7 +170,7 @@ def test_a_release_s_own_split_and_groups_are_shown(unseen, tmp_path: Path) -> N
     assert answer.code == 0
     assert "held out unless you name others: hospital_2" in answer.out
     assert "kept to choose the round: hospital_1" in answer.out
-    assert "groups, of which the worst is told: hospital_0, hospital_1" in answer.out
+    assert "groups, of which the worst is reported: hospital_0, hospital_1" in answer.out
     assert line_with("Training can start", answer.out).endswith("example: unseen train camelyon17")
     told = json.loads(unseen("data", "check", "camelyon17", "--data-root", tmp_path, "--json").out)
     assert told["hold_out"] == ["hospital_2"]
