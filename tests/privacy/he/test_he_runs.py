@@ -137,7 +137,7 @@ def test_batch_norm_is_averaged_and_not_operated_on(make_experiment, go):
 def test_who_joins_later_gets_the_key_and_a_resumed_run_keeps_it(make_experiment, go, monkeypatch):
     drawn = iter([[0, 1], [1, 2], [0, 2], [0, 1, 2]])
     monkeypatch.setattr(
-        "unseen.engine.round_loop.participants", lambda *_, **__: torch.tensor(next(drawn)).numpy()
+        "unseen.engine.round_loop.sample_clients", lambda *_, **__: torch.tensor(next(drawn)).numpy()
     )
     go(protected(make_experiment(model="lenet-1")), "parts", rounds=2)
     checkpoint, records = go(protected(make_experiment(model="lenet-1")), "parts", rounds=4)
