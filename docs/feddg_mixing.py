@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from unseen.methods.feddg.feddg import FedDGSettings
-from unseen.training.losses.fourier import low_amplitudes, mix_amplitudes
+from unseen.methods.feddg.spectra import low_amplitudes, mix_amplitudes
 
 ROOT = Path(__file__).parents[1]
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -183,8 +183,8 @@ def test_examples_are_short(heading):
     ],
 )
 def test_it_is_listed(unseen, plugin, heading, kind, name):
-    assert name in unseen("list", kind, *plugin(heading), "--json")
-    assert name not in unseen("list", kind, "--json")
+    assert f'"{name}"' in unseen("list", kind, *plugin(heading), "--json")
+    assert f'"{name}"' not in unseen("list", kind, "--json")
 
 
 def test_a_package_registers_through_an_entry_point(unseen, tmp_path):

@@ -7,7 +7,7 @@ import torch
 
 from unseen.engine import RoundStart, SerialEngine
 from unseen.engine.workers.pool import WorkerEngine
-from unseen.methods.feddg.spectra_bank import collect
+from unseen.methods.feddg.spectra import collect
 from unseen.runs.client_state import StateStore
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from unseen.data import Samples
 from unseen.engine import Workspace
-from unseen.methods.csac.cross_layer_alignment import AlignmentLoss
+from unseen.methods.csac.alignment import AlignmentLoss
 from unseen.methods.csac.csac import LOCAL_MODEL, PROJECTIONS, frozen_partner, tap_shapes
 from unseen.models import FlatState
 from unseen.runs.client_state import StateStore

@@ -14,9 +14,8 @@ from test_csac import STEP, calibration_work, client_work
 from unseen.data import DataSet
 from unseen.errors import UsageError
 from unseen.methods import METHODS, describe_settings, make_method
-from unseen.methods.csac.cross_layer_alignment import pair_weights
+from unseen.methods.csac.alignment import Projections, pair_weights
 from unseen.methods.csac.csac import LOCAL_MODEL, PROJECTIONS
-from unseen.methods.csac.projections import Projections
 from unseen.training import LocalTrainingConfig
 
 ROWS_OF_TABLE_5 = {

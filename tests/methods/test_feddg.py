@@ -16,12 +16,11 @@ from unseen.engine.experiment import RoundStart
 from unseen.errors import UsageError
 from unseen.federation import PartitionConfig
 from unseen.methods import METHODS, make_method
-from unseen.methods.feddg.spectra_bank import SPECTRA, Partners, collect, whole_bank
+from unseen.methods.feddg.spectra import SPECTRA, Partners, collect, low_amplitudes, whole_bank
 from unseen.models import FlatState
 from unseen.runs.client_state import StateStore
 from unseen.seeding import torch_generator
 from unseen.training import LocalTrainingConfig, batch_positions
-from unseen.training.losses.fourier import low_amplitudes
 
 PLAN = LocalTrainingConfig(epochs=1, batch_size=4, lr=0.02, momentum=0.0)
 WINDOW, INNER_LR, SENT = 0.25, 0.05, 7

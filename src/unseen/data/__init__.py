@@ -1,8 +1,7 @@
 """Data sets of several domains: named benchmarks, files of any registered format, arrays; transforms."""
 
-from unseen.data.dataset import Column, DataSet, Indices, from_arrays
+from unseen.data.dataset import Batch, Column, DataSet, Indices, JoinedSamples, Samples, from_arrays
 from unseen.data.formats import FORMATS, DataFormat
-from unseen.data.samples import Batch, JoinedSamples, Samples
 from unseen.data.sources import SOURCES, DataRequest, Source, list_sources, load_data
 
 __all__ = [

@@ -6,6 +6,7 @@ clients cost little more than the numbers of their samples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ from unseen.data.dataset import DataSet, Indices
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.federation.partition import PartitionConfig, assign_clients, require_separable
 from unseen.federation.split import Split, SplitFractions, split_domain
+from unseen.seeding import numpy_generator
 
 
 @dataclass(frozen=True)
@@ -200,3 +202,19 @@ def site_federation(
         sources=sources,
         validate_on=validate_on,
     )
+
+
+def clients_per_round(clients: int, fraction: float) -> int:
+    """How many clients take part in a round: ceil(fraction * clients), at least one."""
+    if not 0 < fraction <= 1:
+        raise UsageError(f"fraction of clients {fraction} is impossible; use a number above 0 up to 1")
+    return max(1, math.ceil(fraction * clients - 1e-9))
+
+
+def sample_clients(
+    federation: Federation, *, fraction: float, round: int, seed: int
+) -> npt.NDArray[np.int64]:
+    """Draw the round's clients, as sorted positions."""
+    count = clients_per_round(len(federation), fraction)
+    drawn = numpy_generator(seed, "participation", round).choice(len(federation), size=count, replace=False)
+    return np.sort(drawn).astype(np.int64)

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unseen.data.dataset import Samples
 from unseen.data.formats import find_format
 from unseen.data.images.decode import Pixels, UnreadableImageError, map_in_threads
-from unseen.data.samples import Samples
 from unseen.data.sources import DataRequest, Progress, load_data, no_progress
 from unseen.data.tables.encoding import TableEncoding
 from unseen.data.tables.table_reader import TABLE_SUFFIXES

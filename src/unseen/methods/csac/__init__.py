@@ -1,6 +1,5 @@
 """CSAC: the method, its settings, the cross-layer alignment loss and its projections."""
 
-from unseen.methods.csac.csac import CSAC
-from unseen.methods.csac.csac_settings import CSACSettings
+from unseen.methods.csac.csac import CSAC, CSACSettings
 
 __all__ = ["CSAC", "CSACSettings"]

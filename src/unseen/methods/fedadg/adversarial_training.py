@@ -22,8 +22,8 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from unseen.data import Batch
+from unseen.methods.fedadg.fedadg import FedADGSettings
 from unseen.methods.fedadg.fedadg_networks import SharedParts, draw_fixed_reference
-from unseen.methods.fedadg.fedadg_settings import FedADGSettings
 from unseen.models import FlatState, Kind
 from unseen.training import ClientWork, LocalTrainingConfig
 from unseen.training.optimizers import make_optimizer

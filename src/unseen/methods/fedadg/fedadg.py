@@ -1,18 +1,20 @@
-"""FedADG: features of every client are aligned, class by class, to one reference that is learnt together.
+"""FedADG: align the features of every client, class by class, to one reference that is learned together.
 
-A generator makes the reference features; at each client a discriminator tells them from extracted ones
-and the extractor learns to be mistaken for them. The discriminator never leaves its client.
+A generator makes the reference features; at each client a discriminator tells them from extracted ones, and
+the extractor learns to be mistaken for them. The discriminator never leaves its client.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from unseen.aggregation import ServerWork, Weighting
 from unseen.errors import UsageError
+from unseen.hparams import LogUniform, Settings, Uniform, setting
 from unseen.methods.base import Method, Paper, register
 from unseen.methods.fedadg.adversarial_training import LocalTraining
 from unseen.methods.fedadg.fedadg_networks import (
@@ -21,10 +23,128 @@ from unseen.methods.fedadg.fedadg_networks import (
     make_generator,
     projected_size,
 )
-from unseen.methods.fedadg.fedadg_settings import FedADGSettings
 from unseen.models import FlatState, Network
 from unseen.seeding import global_torch_seed
-from unseen.training import ClientWork, Update
+from unseen.training import ClientWork, LocalTrainingConfig, Update
+
+_WARM_UP_SHARE = 0.3
+_LABEL_SMOOTHING = 0.1
+
+
+class Epochs(NamedTuple):
+    """E0 epochs of classification alone, then E1 of alignment (algorithm 1)."""
+
+    warm_up: int
+    adversarial: int
+
+
+@dataclass(frozen=True)
+class FedADGSettings(Settings):
+    """Settings of FedADG."""
+
+    adversarial_weight: float = setting(
+        0.15,
+        "lambda0: weight of the adversarial term for the extractor (paper 0.85, released code 0.15)",
+        search=Uniform(0.05, 0.95),
+    )
+    classification_weight: float | None = setting(
+        None, "lambda1: weight of the cross-entropy beside it; none = 1 - adversarial_weight"
+    )
+    warm_up_epochs: int | None = setting(
+        None, "E0: epochs of cross-entropy alone; none = 3 of every 10 local epochs, rounded"
+    )
+    adversarial_epochs: int | None = setting(
+        None, "E1: epochs of alternating updates; none = the local epochs that the warm-up leaves"
+    )
+    generator_lr: float = setting(
+        0.7, "learning rate of the generator, as a multiple of --lr", search=LogUniform(0.1, 2.0)
+    )
+    discriminator_lr: float = setting(
+        0.7, "learning rate of the discriminator, as a multiple of --lr", search=LogUniform(0.1, 2.0)
+    )
+    reference: Literal["generator", "normal", "uniform", "laplace", "none"] = setting(
+        "generator",
+        "what features are aligned to: the shared generator, or draws that are normal, uniform or laplace; "
+        "none = no alignment at all",
+    )
+    one_hot: bool = setting(True, "whether generator and discriminator get the label (class-wise alignment)")
+    projection: bool = setting(True, "whether a fixed random projection stands before the discriminator")
+    projection_size: int | None = setting(
+        None, "width behind the projection, below the feature's; none = a quarter of the feature"
+    )
+    noise_size: int | None = setting(None, "length of the generator's noise z; none = half of the feature")
+    generator_output: Literal["relu", "linear"] = setting(
+        "relu", "last layer of the generator; linear for networks whose features can be negative"
+    )
+    generator_goal: Literal["recognised", "mistaken"] = setting(
+        "recognised",
+        "generator's loss: recognised = (1 - D)^2 (equation 4), mistaken = D^2 (released code), which draws "
+        "generated features towards extracted ones",
+    )
+    discriminator_loss: Literal["equation-2", "least-squares"] = setting(
+        "equation-2",
+        "equation-2 = -(1 - D(h))^2 - D(h')^2; least-squares = D(h)^2 + (1 - D(h'))^2 (released code)",
+    )
+    label_smoothing: float | None = setting(
+        None, "of the cross-entropy; none = the run's --label-smoothing or, where that is 0, 0.1"
+    )
+
+    def __post_init__(self) -> None:
+        _require(
+            0 <= self.adversarial_weight <= (1 if self.classification_weight is None else float("inf")),
+            f"adversarial_weight must lie in [0, 1] (above 1 only with a classification_weight of its own), "
+            f"not {self.adversarial_weight}",
+        )
+        _require(
+            self.classification_weight is None or self.classification_weight >= 0,
+            f"classification_weight must not be negative, not {self.classification_weight}",
+        )
+        for name in ("warm_up_epochs", "adversarial_epochs"):
+            value = getattr(self, name)
+            _require(value is None or value >= 0, f"{name} must not be negative, not {value}")
+        for name in ("generator_lr", "discriminator_lr"):
+            _require(getattr(self, name) > 0, f"{name} must be above 0, not {getattr(self, name)}")
+        for name in ("projection_size", "noise_size"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, f"{name} must be at least 1, not {value}")
+        _require(
+            self.label_smoothing is None or 0 <= self.label_smoothing < 1,
+            f"label_smoothing must lie in [0, 1), not {self.label_smoothing}",
+        )
+
+    @property
+    def loss_weights(self) -> tuple[float, float]:
+        """Weights (lambda0, lambda1) of equation 5."""
+        rest = self.classification_weight
+        return self.adversarial_weight, 1 - self.adversarial_weight if rest is None else rest
+
+    def epochs(self, plan: LocalTrainingConfig) -> Epochs:
+        """Divide the local epochs: 10 become 3 + 7 as in the paper, 5 become 2 + 3, 1 becomes 0 + 1."""
+        warm_up, adversarial = self.warm_up_epochs, self.adversarial_epochs
+        if warm_up is None:
+            warm_up = (
+                round(_WARM_UP_SHARE * plan.epochs) if adversarial is None else plan.epochs - adversarial
+            )
+        if adversarial is None:
+            adversarial = plan.epochs - warm_up
+        _require(
+            min(warm_up, adversarial) >= 0 and warm_up + adversarial >= 1,
+            f"warm_up_epochs and adversarial_epochs do not fit {plan.epochs} local epochs: give both, "
+            "or one that is not above the local epochs",
+        )
+        return Epochs(warm_up, adversarial)
+
+    def smoothing(self, plan: LocalTrainingConfig) -> float:
+        """Label smoothing of the cross-entropy."""
+        if self.label_smoothing is not None:
+            return self.label_smoothing
+        return plan.label_smoothing or _LABEL_SMOOTHING
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise UsageError(message)
+
 
 _DISCRIMINATOR = "discriminator"
 """Key in a client's state: the weights of its discriminator, projection included."""

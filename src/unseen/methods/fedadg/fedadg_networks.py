@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unseen.errors import UsageError
-from unseen.methods.fedadg.fedadg_settings import FedADGSettings
+from unseen.methods.fedadg.fedadg import FedADGSettings
 from unseen.models import Network
 
 

@@ -18,11 +18,18 @@ from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, Uniform, setting
 from unseen.methods._shared import RunningMeans
 from unseen.methods.base import Method, Paper, register
-from unseen.methods.feddg.spectra_bank import SPECTRA, Partners, collect, has_sent, own_spectra, whole_bank
+from unseen.methods.feddg.meta_learning import episodic_losses
+from unseen.methods.feddg.spectra import (
+    SPECTRA,
+    Partners,
+    collect,
+    has_sent,
+    mix_amplitudes,
+    own_spectra,
+    whole_bank,
+)
 from unseen.models import blocked_maps
 from unseen.training import ClientWork, Update
-from unseen.training.losses.fourier import mix_amplitudes
-from unseen.training.losses.meta_learning import episodic_losses
 
 
 @dataclass(frozen=True)

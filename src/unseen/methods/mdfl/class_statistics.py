@@ -11,9 +11,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from unseen.methods.mdfl.boda import class_feature_sums
 from unseen.models import Network
 from unseen.training import ClientWork
-from unseen.training.losses.boda import class_feature_sums
 
 SUMS, COUNTS = "class feature sums", "class counts"
 BATCH = 256

@@ -18,6 +18,7 @@ from unseen.data import Batch
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, Uniform, setting
 from unseen.methods.base import Method, Paper, register
+from unseen.methods.mdfl.boda import Prototypes, boda_loss
 from unseen.methods.mdfl.class_statistics import (
     COUNTS,
     MEANS,
@@ -29,7 +30,6 @@ from unseen.methods.mdfl.class_statistics import (
 )
 from unseen.models import Network
 from unseen.training import ClientWork, Update
-from unseen.training.losses.boda import Prototypes, boda_loss
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unseen.training.losses.fourier import low_amplitudes, low_frequencies, mix_amplitudes
+from unseen.methods.feddg.spectra import low_amplitudes, low_frequencies, mix_amplitudes
 
 sides = st.integers(3, 24)
 windows = st.sampled_from([0.0, 0.05, 0.1, 0.25, 0.4, 0.49])

@@ -13,10 +13,16 @@ from torch import nn
 from unseen.aggregation import ServerWork, Updates, layer_distances, split_layers
 from unseen.aggregation.distances import divergence_weights
 from unseen.methods import make_method
-from unseen.methods.csac.projections import Projections, geometry
+from unseen.methods.csac.alignment import (
+    Projections,
+    channel_similarity,
+    geometry,
+    over_local_layers,
+    pairwise_mmd,
+    pairwise_mse,
+    position_similarity,
+)
 from unseen.models import Entry, FlatState, Kind, Layout
-from unseen.training.losses.attention import channel_similarity, over_local_layers, position_similarity
-from unseen.training.losses.mmd import pairwise_mmd, pairwise_mse
 
 
 def literal_mmd(x, y):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from unseen.training.losses.meta_learning import episodic_losses
+from unseen.methods.feddg.meta_learning import episodic_losses
 
 INNER_LR = 0.3
 

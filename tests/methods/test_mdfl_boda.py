@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unseen.training.losses.boda import Prototypes, boda_loss, class_feature_sums
+from unseen.methods.mdfl.boda import Prototypes, boda_loss, class_feature_sums
 
 
 @dataclass

@@ -1,1 +1,0 @@
-"""Loss terms that methods add to the task loss."""
