@@ -9,13 +9,15 @@ all pairs at once, so that the distances inside a set are computed once, however
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Size, Tensor, nn
 
-from unseen.methods.csac.csac import CSACSettings
 from unseen.models import Network, Output
+
+if TYPE_CHECKING:
+    from unseen.methods.csac.csac import CSACSettings
 
 
 def position_similarity(fused: Tensor, local: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +22,13 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from unseen.data import Batch
-from unseen.methods.fedadg.fedadg import FedADGSettings
 from unseen.methods.fedadg.fedadg_networks import SharedParts, draw_fixed_reference
 from unseen.models import FlatState, Kind
 from unseen.training import ClientWork, LocalTrainingConfig
 from unseen.training.optimizers import make_optimizer
+
+if TYPE_CHECKING:
+    from unseen.methods.fedadg.fedadg import FedADGSettings
 
 
 def discriminator_loss(

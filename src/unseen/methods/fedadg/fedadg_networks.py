@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unseen.errors import UsageError
-from unseen.methods.fedadg.fedadg import FedADGSettings
 from unseen.models import Network
+
+if TYPE_CHECKING:
+    from unseen.methods.fedadg.fedadg import FedADGSettings
 
 
 class Generator(nn.Module):
