@@ -1,18 +1,23 @@
-"""FedSR and its two parts, FedL2R and FedCMI: a short representation that says little beyond the class."""
+"""FedSR and its two halves, FedL2R and FedCMI: a short representation that tells little beyond the class."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeVar, cast
+from typing import ClassVar, TypeVar, cast
 
 from torch import Tensor, nn
 
-from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights
+from unseen.aggregation import ServerWork, client_weights
 from unseen.data import Batch
 from unseen.errors import UsageError
-from unseen.hparams import Settings, setting
 from unseen.methods._shared import RunningMeans
 from unseen.methods.base import Method, Paper, register
+from unseen.methods.fedsr.fedsr_settings import (
+    FedCMISettings,
+    FedL2RSettings,
+    FedSRSettings,
+    Objective,
+    RepresentationSettings,
+)
 from unseen.methods.fedsr.representation import (
     RepresentationParts,
     join_parts,
@@ -21,86 +26,6 @@ from unseen.methods.fedsr.representation import (
 )
 from unseen.models import FlatState, Network
 from unseen.training import ClientWork, Update
-
-Holder = Literal["shared", "local"]
-
-
-@dataclass(frozen=True)
-class RepresentationSettings(Settings):
-    """Settings that all three methods share."""
-
-    bottleneck: bool = setting(
-        False,
-        "whether one more linear layer, as wide as the feature, makes the representation (as in the released "
-        "code); false = it is the network's own feature",
-    )
-    weighting: Weighting = setting("samples", f"{WEIGHTING} (as in the released code)")
-
-    def __post_init__(self) -> None:
-        for name in ("l2r_weight", "cmi_weight"):
-            value = getattr(self, name, 0.0)
-            if not value >= 0:
-                raise UsageError(f"setting {name!r} must not be negative, not {value}")
-
-
-@dataclass(frozen=True)
-class FedL2RSettings(RepresentationSettings):
-    """Settings of FedL2R."""
-
-    l2r_weight: float = setting(0.01, "alpha_L2R, weight of the representation's length; 0 = none")
-    squared: bool = setting(
-        False,
-        "true: penalise ||z||^2, as the paper has it; false: ||z||, what the released code pairs with 0.01",
-    )
-
-
-@dataclass(frozen=True)
-class FedCMISettings(RepresentationSettings):
-    """Settings of FedCMI."""
-
-    cmi_weight: float = setting(
-        0.001, "alpha_CMI, weight of the divergence from the reference of the sample's class; 0 = none"
-    )
-    reference: Holder = setting(
-        "shared",
-        "shared: one reference r(z|y), averaged with the model; local: each client's own (released code)",
-    )
-    scale: bool = setting(
-        True,
-        "learn a factor on the representation inside the divergence (released code); false = the paper's",
-    )
-
-
-@dataclass(frozen=True)
-class FedSRSettings(FedL2RSettings, FedCMISettings):
-    """Settings of FedSR."""
-
-    probabilistic: bool = setting(
-        True,
-        "draw the representation from N(mu(x), sigma(x)^2) in training; false = its mean, needs cmi_weight=0",
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.cmi_weight and not self.probabilistic:
-            raise UsageError(
-                "probabilistic=false leaves no distribution to compare with a reference: set cmi_weight=0 too"
-            )
-
-
-@dataclass(frozen=True)
-class Objective:
-    """Loss of any of the three methods: its settings, with the terms it lacks switched off."""
-
-    probabilistic: bool
-    bottleneck: bool
-    weighting: Weighting
-    l2r_weight: float = 0.0
-    squared: bool = False
-    cmi_weight: float = 0.0
-    reference: Holder = "shared"
-    scale: bool = True
-
 
 R = TypeVar("R", bound=RepresentationSettings)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unseen.methods._shared import ExtendedNetwork
-from unseen.methods.fedsr.fedsr import Objective
+from unseen.methods.fedsr.fedsr_settings import Objective
 from unseen.models import Network
 from unseen.seeding import global_torch_seed
 
