@@ -147,9 +147,9 @@ def grids_block() -> str:
 
 def grid_part(folder: Path) -> str:
     """Make a heading and a table: one row per method, means over the held-out domains in percent."""
+    from unseen.bench.bench_summary import published_rows
     from unseen.bench.bench_tables import mean_over_domains
     from unseen.bench.grid import Grid
-    from unseen.bench.published_rows import published_rows
     from unseen.bench.results import read_results
     from unseen.bench.study import display_name, studies
 

@@ -13,11 +13,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from browsing import check
-from unseen.bench.bench_figures import BENCH_FIGURES, FigureContext, draw_bench
+from unseen.bench.bench_figures import BENCH_FIGURES, FigureContext, draw_bench, setting_sweeps, value_text
 from unseen.bench.bench_files import write_bench_figures, write_outputs
 from unseen.bench.bench_summary import summarize_bench
 from unseen.bench.results import read_results, write_results
-from unseen.bench.sensitivity import setting_sweeps, value_text
 from unseen.bench.study import studies
 from unseen.cli.main import app
 from unseen.errors import UsageError

@@ -6,10 +6,9 @@ import io
 
 from rich.console import Console
 
-from unseen.bench.eta import RoundTimes
 from unseen.bench.grid import jobs
 from unseen.bench.workers import Progress
-from unseen.cli.bench_progress import BenchProgress
+from unseen.cli.bench_progress import BenchProgress, RoundTimes
 
 
 def test_times_are_measured_per_method():

@@ -16,8 +16,7 @@ from unseen.engine.experiment import RoundStart
 from unseen.errors import UsageError
 from unseen.federation import PartitionConfig
 from unseen.methods import METHODS, make_method
-from unseen.methods.copa.copa import COUNTS
-from unseen.methods.copa.domain_heads import FrozenHeads, HeadEnsemble, ensemble_of, head_places
+from unseen.methods.copa import COUNTS, FrozenHeads, HeadEnsemble, ensemble_of, head_places
 from unseen.models import FlatState
 from unseen.runs.client_state import StateStore
 from unseen.seeding import torch_generator

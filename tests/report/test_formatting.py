@@ -22,7 +22,7 @@ from unseen.report.formatting import (
     join_names,
     shorten_names,
 )
-from unseen.report.sections import train_command
+from unseen.report.run_page import train_command
 
 
 @pytest.mark.parametrize(

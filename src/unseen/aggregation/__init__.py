@@ -2,6 +2,8 @@
 
 from unseen.aggregation.averaging import (
     WEIGHTING,
+    Grouping,
+    Layer,
     Weighting,
     adjust_weights,
     client_weights,
@@ -12,6 +14,8 @@ from unseen.aggregation.averaging import (
     merge_buffers,
     normalize_weights,
     scale_for_sum,
+    select_recorded_layers,
+    split_layers,
     step_towards,
     weighted_mean,
     weighted_sum,
@@ -39,7 +43,6 @@ from unseen.aggregation.gradient_surgery import (
     project_conflicts,
     sign_agreement,
 )
-from unseen.aggregation.layers import Grouping, Layer, select_recorded_layers, split_layers
 from unseen.aggregation.updates import ServerWork, SummedUpdates, Updates
 
 __all__ = [

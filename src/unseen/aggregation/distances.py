@@ -1,8 +1,9 @@
 """Distances between clients per layer, by a blocked direct pass without cancellation, and weights from them.
 
 Distances come from differences to one client's weights, never from products of raw weights: where clients
-differ by 0.1 %, a Gram matrix of raw float32 weights is wrong by up to 73 %.
-"""
+differ by 0.1 %, a Gram matrix of raw float32 weights is wrong by up to 73 %. A block is a few columns of all
+clients, converted to float64 in a buffer that fits a core's private cache. So the matrix is read once and
+never copied as a whole, and sums depend on the block width only in the last bits of a float64."""
 
 from __future__ import annotations
 
@@ -14,9 +15,44 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from unseen.aggregation.blockwise import difference_blocks
-from unseen.aggregation.layers import Grouping, Layer, split_layers
+from unseen.aggregation.averaging import Grouping, Layer, split_layers
 from unseen.models import Layout
+
+BLOCK_BYTES = 1_120_000
+"""Size of a float64 block: half the second-level cache of a core, next to the float32 that streams in."""
+LINE = 8
+"""Columns of float64 in a cache line."""
+
+
+def block_width(clients: int, *, block_bytes: int = BLOCK_BYTES) -> int:
+    """Return the number of columns per block: an odd number of cache lines.
+
+    With an even one, above all a power of two, the rows of a block compete for the same cache sets.
+    """
+    lines = block_bytes // (8 * LINE * max(clients, 1))
+    return LINE * max(1, lines - 1 + lines % 2)
+
+
+def block_slices(extent: slice, width: int) -> Iterator[slice]:
+    """Split a part of the state into slices of at most `width` columns."""
+    for start in range(extent.start, extent.stop, width):
+        yield slice(start, min(start + width, extent.stop))
+
+
+def difference_blocks(
+    rows: Tensor, reference: Tensor, extent: slice, *, width: int | None = None
+) -> Iterator[tuple[slice, Tensor]]:
+    """Yield (columns, w_k - reference of all clients there) in float64.
+
+    All blocks share one buffer: use a block before requesting the next.
+    """
+    width = width or block_width(len(rows))
+    buffer = torch.empty(len(rows), min(width, max(extent.stop - extent.start, 1)), dtype=torch.float64)
+    for columns in block_slices(extent, width):
+        block = buffer[:, : columns.stop - columns.start]
+        block.copy_(rows[:, columns]).sub_(reference[columns].double())
+        yield columns, block
+
 
 DistanceMetric = Literal["l2", "l1", "cosine"]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unseen.aggregation.averaging import combine_clients
-from unseen.aggregation.blockwise import block_slices, block_width, difference_blocks
+from unseen.aggregation.distances import block_slices, block_width, difference_blocks
 from unseen.aggregation.updates import ServerWork, Updates
 from unseen.models import Kind
 from unseen.seeding import torch_generator

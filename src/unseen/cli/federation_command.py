@@ -13,8 +13,7 @@ from unseen.cli.up_command import DEFAULT_HOME, HomeOption
 from unseen.errors import UsageError
 
 if TYPE_CHECKING:
-    from unseen.deploy.coordinator_home import CoordinatorHome
-    from unseen.deploy.status import FederationStatus
+    from unseen.deploy.coordinator_home import CoordinatorHome, FederationStatus
 
 
 def invite_command(
@@ -95,7 +94,7 @@ def status_command(
 
         unseen status --home federation
     """
-    from unseen.deploy.status import federation_status
+    from unseen.deploy.coordinator_home import federation_status
 
     status = federation_status(home)
     if as_json:

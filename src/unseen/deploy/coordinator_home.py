@@ -1,4 +1,4 @@
-"""The coordinator's home folder: address, certificates, state, admitted sites; and starting its SuperLink."""
+"""The coordinator's home folder: address, certificates, admitted sites; its SuperLink and status."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from unseen.deploy.flower.access_control import require_closed
-from unseen.deploy.flower.flwr_cli import SuperLinkConnection
+from unseen.deploy.flower.flwr_cli import SuperLinkConnection, run_flwr_json
 from unseen.deploy.flower.processes import (
     LOOPBACK,
     Certificates,
@@ -21,7 +21,7 @@ from unseen.deploy.flower.processes import (
     stop_process,
     wait_until_open,
 )
-from unseen.deploy.members import Members
+from unseen.deploy.members import Members, known_nodes
 from unseen.deploy.tls import make_certificates
 from unseen.errors import UnseenError, UsageError
 from unseen.fileio import write_json
@@ -146,3 +146,48 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+@dataclass(frozen=True)
+class Row:
+    """A site or a run, its status, and since when it has it."""
+
+    name: str
+    status: str
+    since: str
+
+
+@dataclass(frozen=True)
+class FederationStatus:
+    """What `unseen status` shows."""
+
+    sites: tuple[Row, ...]
+    runs: tuple[Row, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to JSON values."""
+        return asdict(self)
+
+
+def federation_status(path: Path) -> FederationStatus:
+    """Query the coordinator that runs in this home."""
+    home, members = CoordinatorHome.load(path), Members(path)
+    nodes = {node["node-id"]: node for node in known_nodes(home.here, path)}
+    sites = tuple(_site(member.site, nodes.get(member.node)) for member in members)
+    runs = run_flwr_json(["list"], home.here, home=path / "asking")["runs"]
+    return FederationStatus(sites, tuple(_run(run) for run in runs))
+
+
+def _site(name: str, node: dict[str, Any] | None) -> Row:
+    if node is None:
+        return Row(name, "not registered", "")
+    since = {"online": node["online-at"], "offline": node["offline-at"]}.get(
+        node["status"], node["created-at"]
+    )
+    return Row(name, node["status"], since)
+
+
+def _run(run: dict[str, Any]) -> Row:
+    reached = [run[f"{state}-at"] for state in ("finished", "running", "starting", "pending")]
+    since = next((time for time in reached if time and time != "N/A"), "")
+    return Row(run["run-id"], run["status"], since)

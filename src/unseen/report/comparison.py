@@ -16,7 +16,7 @@ from unseen.report.figures import Figure
 from unseen.report.formatting import format_value, is_number, join_names, method_name
 from unseen.report.headline import target_value
 from unseen.report.page import DataTable, place_figures, render_page
-from unseen.report.sections import ORACLE_NOTE
+from unseen.report.run_page import ORACLE_NOTE
 from unseen.report.tables import TEXT_COLUMNS, result_rows
 from unseen.runs.folder import RunFolder
 from unseen.runs.reader import Run, read_run

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 
 from unseen.registry import Registry
-from unseen.report import costs, curves, diagnostics, embedding, method_figures, prediction_figures
+from unseen.report import curves, diagnostics, embedding, method_figures, prediction_figures
+from unseen.report import curves as costs
 from unseen.report.charts import skip_schema_checks
 from unseen.runs.reader import Run
 

@@ -11,7 +11,7 @@ from scipy import stats
 
 from unseen.errors import UnseenError, UsageError
 from unseen.privacy.dp.accountant import Steps, compute_epsilon, default_delta, find_noise
-from unseen.privacy.dp.clipping import clip_to_norm, split_noise, update_clip_norm
+from unseen.privacy.dp.client_level import clip_to_norm, split_noise, update_clip_norm
 from unseen.privacy.dp.dp_settings import DPSettings, resolve_noise
 from unseen.privacy.dp.noise import NoiseStream, noise_key
 

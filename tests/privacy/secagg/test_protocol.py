@@ -23,8 +23,8 @@ from unseen.privacy import (
     make_protection,
 )
 from unseen.privacy import seal_update as seal
-from unseen.privacy.secagg.fixed_point import RangeError, decode, encode, largest
 from unseen.privacy.secagg.masking import REVEALED, SECRET
+from unseen.privacy.secagg.packing import RangeError, decode, encode, largest
 from unseen.privacy.secagg.protocol import MASKED
 from unseen.training import Update
 

@@ -19,7 +19,7 @@ from unseen.errors import UnseenError
 from unseen.privacy import crypto
 from unseen.privacy.context import Message
 from unseen.privacy.secagg import shamir
-from unseen.privacy.secagg.fixed_point import Whole
+from unseen.privacy.secagg.packing import Whole
 from unseen.privacy.serialization import bytes_to_tensor, tensor_to_bytes
 
 SECRET, DEALT, SENT = "secret of the round", "roster of the round", "sent in the round"

@@ -1,21 +1,55 @@
-"""Packing an update into one row of numbers that can be summed over clients, and unpacking the sum.
+"""Packing an update into one row of fixed-point numbers that can be summed over clients, and unpacking the
+sum.
 
-Every client multiplies by its weight before it sends, so that the sum over clients divided by the sum of
-weights is the weighted mean. The layout of the row is not secret; the numbers are.
-"""
+A number x becomes round(x * 2^bits) modulo 2^64, so that masks hide it perfectly and sums are exact. As long
+as the sum of all clients is within +-2^63 nothing wraps around; every client checks its share of that range
+before it sends. Every client multiplies by its weight first, so that the sum over clients divided by the sum
+of weights is the weighted mean. The layout of the row is not secret; the numbers are."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from unseen.aggregation import SummedUpdates, mean_from_sum, scale_for_sum
+from unseen.errors import UnseenError
 from unseen.models import Layout
 from unseen.privacy.context import MethodTraits, RoundUpdates
-from unseen.privacy.secagg.fixed_point import Real
 from unseen.training import Update
+
+Whole = npt.NDArray[np.uint64]
+Real = npt.NDArray[np.float64]
+
+
+class RangeError(UnseenError):
+    """A number outside of the fixed-point range."""
+
+
+def largest(*, bits: int, clients: int) -> float:
+    """Return the largest magnitude that each client may send."""
+    return float(2.0 ** (63 - bits) / max(clients, 1))
+
+
+def encode(values: Real, *, bits: int, clients: int) -> Whole:
+    """Encode numbers as integers modulo 2^64 with `bits` fractional binary digits."""
+    room = largest(bits=bits, clients=clients)
+    found = float(np.abs(values).max(initial=0.0))
+    if not found < room:
+        raise RangeError(
+            f"a number of magnitude {found:.3g} does not fit into the fixed-point range of +-{room:.3g} that "
+            f"{clients} clients have with {bits} binary digits behind the point: has training diverged? "
+            "Otherwise use fewer with --protect-set bits=N"
+        )
+    return np.rint(values * 2.0**bits).astype(np.int64).view(np.uint64)
+
+
+def decode(total: Whole, *, bits: int) -> Real:
+    """Decode a sum of encoded numbers."""
+    return total.view(np.int64).astype(np.float64) / 2.0**bits
+
 
 HEAD = 5
 """Numbers before the state: one, the client's weight, its weighted loss, samples seen, steps."""

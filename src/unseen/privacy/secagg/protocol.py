@@ -24,9 +24,8 @@ from unseen.privacy.context import (
 )
 from unseen.privacy.crypto import require_cryptography
 from unseen.privacy.disclosure import TRAINING_METRICS, DisclosureEntry
-from unseen.privacy.secagg.fixed_point import RangeError, decode, encode
 from unseen.privacy.secagg.masking import FEWEST, PUBLIC, REVEALED, SHARES, MaskingSession
-from unseen.privacy.secagg.packing import HEAD, pack_update, unpack_sum
+from unseen.privacy.secagg.packing import HEAD, RangeError, decode, encode, pack_update, unpack_sum
 from unseen.privacy.secagg.unmasking import (
     ADVERTISE,
     DEAL,

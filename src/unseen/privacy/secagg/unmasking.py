@@ -13,8 +13,8 @@ from unseen.errors import UnseenError
 from unseen.privacy import crypto
 from unseen.privacy.context import Ask, Message
 from unseen.privacy.secagg import shamir
-from unseen.privacy.secagg.fixed_point import Whole
 from unseen.privacy.secagg.masking import FEWEST, PUBLIC, REVEALED, SHARES, add_pair, pair_seed
+from unseen.privacy.secagg.packing import Whole
 from unseen.privacy.serialization import tensor_to_bytes
 
 STEP = "step"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from unseen.bench.bench_files import write_outputs
-from unseen.bench.bench_summary import summarize_bench
+from unseen.bench.bench_summary import published_rows, published_sheet, summarize_bench
 from unseen.bench.papers.published_tables import list_published, load_published
-from unseen.bench.published_rows import published_rows, published_sheet
 from unseen.bench.study import studies
 
 ANGLES = ("0", "15", "30", "45", "60", "75")

@@ -20,7 +20,7 @@ from unseen.aggregation import (
     weighted_mean,
     weighted_sum,
 )
-from unseen.aggregation.blockwise import BLOCK_BYTES, block_width
+from unseen.aggregation.distances import BLOCK_BYTES, block_width
 from unseen.models import Kind, Layout
 
 METRICS = ("l2", "l1", "cosine")

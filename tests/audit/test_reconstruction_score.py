@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from unseen.audit.image_similarity import LARGEST_PSNR, match_images, psnr, rank, ssim
+from unseen.audit.reconstruction_score import LARGEST_PSNR, match_images, psnr, rank, ssim
 
 
 def images(count: int = 4, *, channels: int = 1, side: int = 12, seed: int = 0) -> torch.Tensor:
