@@ -1,5 +1,4 @@
-"""Averages of client states, of the whole vector or per layer, and the one policy for buffers that all
-follow.
+"""Averages of client states, whole or per layer, and the one buffer policy that all of them follow.
 
 Float buffers (batch-norm statistics) are averaged. Integer buffers (batch counters) take the largest value,
 since a fraction of a count has no meaning; where only a sum is known, they become the rounded mean.

@@ -3,7 +3,8 @@
 Distances come from differences to one client's weights, never from products of raw weights: where clients
 differ by 0.1 %, a Gram matrix of raw float32 weights is wrong by up to 73 %. A block is a few columns of all
 clients, converted to float64 in a buffer that fits a core's private cache. So the matrix is read once and
-never copied as a whole, and sums depend on the block width only in the last bits of a float64."""
+never copied as a whole, and sums depend on the block width only in the last bits of a float64.
+"""
 
 from __future__ import annotations
 

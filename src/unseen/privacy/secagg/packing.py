@@ -1,10 +1,10 @@
-"""Packing an update into one row of fixed-point numbers that can be summed over clients, and unpacking the
-sum.
+"""Pack an update into one row of fixed-point numbers that can be summed over clients; unpack the sum.
 
 A number x becomes round(x * 2^bits) modulo 2^64, so that masks hide it perfectly and sums are exact. As long
 as the sum of all clients is within +-2^63 nothing wraps around; every client checks its share of that range
 before it sends. Every client multiplies by its weight first, so that the sum over clients divided by the sum
-of weights is the weighted mean. The layout of the row is not secret; the numbers are."""
+of weights is the weighted mean. The layout of the row is not secret; the numbers are.
+"""
 
 from __future__ import annotations
 
