@@ -18,7 +18,7 @@ from unseen.federation import PartitionConfig
 from unseen.methods import METHODS, make_method
 from unseen.methods.copa import COUNTS, FrozenHeads, HeadEnsemble, ensemble_of, head_places
 from unseen.models import FlatState
-from unseen.runs.client_state import StateStore
+from unseen.runs.checkpoint import StateStore
 from unseen.seeding import torch_generator
 from unseen.training import LocalTrainingConfig, batch_positions
 

@@ -8,7 +8,7 @@ import torch
 from unseen.engine import RoundStart, SerialEngine
 from unseen.engine.workers.pool import WorkerEngine
 from unseen.methods.feddg.spectra import collect
-from unseen.runs.client_state import StateStore
+from unseen.runs.checkpoint import StateStore
 
 
 @pytest.mark.parametrize(("method", "settings"), [("copa", {}), ("feddg", {"window": 0.25})])

@@ -15,7 +15,7 @@ from unseen.engine import Workspace
 from unseen.methods.csac.alignment import AlignmentLoss
 from unseen.methods.csac.csac import LOCAL_MODEL, PROJECTIONS, frozen_partner, tap_shapes
 from unseen.models import FlatState
-from unseen.runs.client_state import StateStore
+from unseen.runs.checkpoint import StateStore
 from unseen.runs.folder import RunFolder
 from unseen.training import ClientWork, LocalTrainingConfig
 

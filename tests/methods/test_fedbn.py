@@ -14,7 +14,7 @@ from unseen.engine.experiment import RoundStart, Workspace
 from unseen.methods import make_method
 from unseen.methods.fedbn import KEPT, NOTHING_TO_KEEP, batch_norm_positions
 from unseen.models import FlatState, Layout
-from unseen.runs.client_state import StateStore
+from unseen.runs.checkpoint import StateStore
 from unseen.runs.folder import RunFolder
 from unseen.training import LocalTrainingConfig
 

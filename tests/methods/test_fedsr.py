@@ -15,7 +15,7 @@ from unseen.errors import UsageError
 from unseen.methods import make_method
 from unseen.methods.fedsr.representation import ClassReference, gaussian_divergence, representation_length
 from unseen.models import FlatState
-from unseen.runs.client_state import StateStore
+from unseen.runs.checkpoint import StateStore
 from unseen.runs.folder import RunFolder
 from unseen.seeding import torch_generator
 from unseen.training import LocalTrainingConfig, batch_positions

@@ -18,7 +18,7 @@ from unseen.methods import make_method
 from unseen.methods._shared import ExtendedNetwork, frozen_copy
 from unseen.methods.moon import PREVIOUS_MODEL, contrastive_loss
 from unseen.models import FlatState, Kind
-from unseen.runs.client_state import StateStore
+from unseen.runs.checkpoint import StateStore
 from unseen.runs.folder import RunFolder
 from unseen.seeding import torch_generator
 from unseen.training import LocalTrainingConfig, batch_positions

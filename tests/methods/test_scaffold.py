@@ -23,7 +23,7 @@ from unseen.federation import PartitionConfig
 from unseen.methods import make_method
 from unseen.methods.scaffold import CHANGE, CONTROL
 from unseen.models import Kind
-from unseen.runs.client_state import StateStore
+from unseen.runs.checkpoint import StateStore
 from unseen.runs.folder import RunFolder
 from unseen.training import LocalTrainingConfig
 

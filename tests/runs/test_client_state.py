@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from unseen.runs.client_state import StateStore
+from unseen.runs.checkpoint import StateStore
 
 
 def test_client_state_keeps_the_version_of_the_checkpoint(tmp_path):

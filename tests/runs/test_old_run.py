@@ -14,8 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from unseen.runner.run import run
-from unseen.runs.checkpoint import Checkpoint
-from unseen.runs.client_state import StateStore
+from unseen.runs.checkpoint import Checkpoint, StateStore
 from unseen.runs.folder import RunFolder, resume_config
 from unseen.runs.reader import read_run
 

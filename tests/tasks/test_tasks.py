@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from unseen.data import from_arrays
 from unseen.errors import UnseenError, UsageError
-from unseen.evaluation.group_metrics import GroupedAccumulator
+from unseen.evaluation.evaluate import GroupedAccumulator
 from unseen.tasks import METRICS, TASKS, goodness, is_fraction, metric_bounds, metric_label, primary_metric
 from unseen.tasks.regression import Regression
 

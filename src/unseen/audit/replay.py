@@ -25,7 +25,7 @@ from unseen.errors import UnseenError, UsageError
 from unseen.federation import Federation, Split, sample_clients
 from unseen.models import Layout, Network
 from unseen.privacy import DisclosureLog, ReceivedUpdate
-from unseen.runs.client_state import StateStore
+from unseen.runs.checkpoint import StateStore
 from unseen.seeding import numpy_generator
 from unseen.training import LocalTrainingConfig, Update
 

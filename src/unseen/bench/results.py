@@ -20,7 +20,7 @@ from unseen.bench.job_plan import JobPlan, PlannedEntry, make_plan
 from unseen.bench.lodo_cv import choose_round
 from unseen.bench.result_store import FinishedRun, ResultStore, without_domain
 from unseen.errors import UnseenError
-from unseen.evaluation.group_metrics import summarize_groups
+from unseen.evaluation.evaluate import summarize_groups
 from unseen.evaluation.selection import (
     SELECTION_RULES,
     LastRound,

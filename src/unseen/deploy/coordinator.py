@@ -28,7 +28,7 @@ from unseen.fileio import write_json
 from unseen.methods import make_method
 from unseen.runner.prepare import Setup, partition_config
 from unseen.runner.run import RunResult, run
-from unseen.runs.client_state import StateStore
+from unseen.runs.checkpoint import StateStore
 from unseen.runs.folder import RunFolder
 
 if TYPE_CHECKING:

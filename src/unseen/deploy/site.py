@@ -24,7 +24,7 @@ from unseen.federation import SplitFractions, site_federation
 from unseen.methods import make_method
 from unseen.privacy import make_protection
 from unseen.runner.prepare import data_request, initial_weights, make_experiment, partition_config
-from unseen.runs.client_state import StateStore, protection_key
+from unseen.runs.checkpoint import StateStore, protection_key
 from unseen.runs.records import plain
 from unseen.training import Update, reason_to_reject
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from unseen.data import DataSet, Indices, Samples
-from unseen.evaluation.evaluate import EVALUATION_BATCH, evaluate
-from unseen.evaluation.group_metrics import GroupedAccumulator
+from unseen.evaluation.evaluate import EVALUATION_BATCH, GroupedAccumulator, evaluate
 from unseen.evaluation.selection import VALIDATION_DOMAIN
 from unseen.federation import Federation, Split
 from unseen.methods import Method

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from unseen.devices import available_cores
 from unseen.engine.base import Engine
 from unseen.engine.experiment import Experiment
-from unseen.runs.client_state import StateStore
+from unseen.runs.checkpoint import StateStore
 
 WORTH_STARTING = 5e9
 """Parameters times samples trained on, over the whole run, from which starting workers pays."""

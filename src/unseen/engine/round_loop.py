@@ -19,13 +19,12 @@ from unseen.engine.base import Engine, NoAnswer, Reply
 from unseen.engine.exchange import Exchange
 from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart
 from unseen.errors import UnseenError, UsageError
-from unseen.evaluation.group_metrics import score_groups
+from unseen.evaluation.evaluate import score_groups
 from unseen.evaluation.selection import VALIDATION_DOMAIN, SourceValidation, select
 from unseen.federation import sample_clients
 from unseen.privacy import DisclosureEntry, DisclosureLog, ReceivedUpdate, RoundUpdates
 from unseen.privacy.disclosure import TARGET_METRICS, TEST_METRICS, VALIDATION_METRICS
-from unseen.runs.checkpoint import Checkpoint
-from unseen.runs.client_state import StateStore
+from unseen.runs.checkpoint import Checkpoint, StateStore
 from unseen.runs.folder import RunFolder
 from unseen.runs.records import Record, Records
 from unseen.tasks.accumulators import MetricAccumulator

@@ -14,7 +14,7 @@ from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart, Work
 from unseen.engine.resources import keep_freed_memory
 from unseen.errors import UnseenError
 from unseen.privacy import Message
-from unseen.runs.client_state import StateStore, protection_key
+from unseen.runs.checkpoint import StateStore, protection_key
 from unseen.runs.records import Record
 from unseen.tasks.accumulators import MetricAccumulator
 

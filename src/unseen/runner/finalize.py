@@ -13,8 +13,7 @@ from unseen.data import Indices, Samples
 from unseen.engine import Engine, Experiment, NoAnswer, ServerLoop, Workspace, evaluation_record
 from unseen.engine.experiment import EvaluationSet
 from unseen.errors import UnseenError
-from unseen.evaluation.evaluate import predict_batches
-from unseen.evaluation.group_metrics import GroupedAccumulator, summarize_groups
+from unseen.evaluation.evaluate import GroupedAccumulator, predict_batches, summarize_groups
 from unseen.evaluation.selection import VALIDATION_DOMAIN, LastRound, Oracle, mean_metric, select
 from unseen.fileio import write_json
 from unseen.privacy import DisclosureEntry, DisclosureLog, sum_disclosures

@@ -21,7 +21,7 @@ from unseen.report.png import to_png
 from unseen.runner.finalize import finalize
 from unseen.runner.prepare import Setup, prepare_run
 from unseen.runner.start_record import now, start_record
-from unseen.runs.client_state import StateStore
+from unseen.runs.checkpoint import StateStore
 from unseen.runs.folder import RunFolder, default_folder
 from unseen.runs.reader import read_run
 from unseen.serving import SavedModel, load_model

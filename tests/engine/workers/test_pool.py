@@ -15,7 +15,7 @@ from unseen.engine.workers.pool import WorkerEngine
 from unseen.engine.workers.shared_memory import MappedArray, SharedArrays
 from unseen.engine.workers.worker import TrainTask
 from unseen.errors import UnseenError
-from unseen.runs.client_state import StateStore
+from unseen.runs.checkpoint import StateStore
 
 
 @pytest.fixture

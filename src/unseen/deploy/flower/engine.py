@@ -14,7 +14,7 @@ from unseen.engine.base import Answer, NoAnswer, Reply
 from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart, Workspace
 from unseen.errors import UnseenError
 from unseen.privacy import Message
-from unseen.runs.client_state import StateStore, protection_key
+from unseen.runs.checkpoint import StateStore, protection_key
 from unseen.runs.records import Record
 from unseen.tasks.accumulators import MetricAccumulator
 from unseen.training import Update

@@ -33,7 +33,7 @@ from unseen.engine.workers.worker import ConsultTask, EvaluateTask, SharedExperi
 from unseen.errors import UnseenError
 from unseen.models import Network
 from unseen.privacy import Message
-from unseen.runs.client_state import StateStore, protection_key
+from unseen.runs.checkpoint import StateStore, protection_key
 from unseen.runs.records import Record
 from unseen.tasks.accumulators import MetricAccumulator
 

@@ -16,7 +16,7 @@ from unseen.engine.resources import keep_freed_memory
 from unseen.engine.workers.shared_memory import Array, MappedArray, as_arrays, as_tensors
 from unseen.errors import UnseenError
 from unseen.models import Network
-from unseen.runs.client_state import StateStore, protection_key
+from unseen.runs.checkpoint import StateStore, protection_key
 from unseen.tasks.accumulators import MetricAccumulator
 from unseen.training import Update
 

@@ -18,7 +18,7 @@ from unseen import train
 from unseen.config import LATER, PROTECTION, WHERE, RunConfig
 from unseen.data import DataSet
 from unseen.errors import UsageError
-from unseen.evaluation.group_metrics import GroupedAccumulator, score_groups, summarize_groups
+from unseen.evaluation.evaluate import GroupedAccumulator, score_groups, summarize_groups
 from unseen.evaluation.selection import select
 from unseen.runner.finalize import make_result
 from unseen.tasks import TASKS
