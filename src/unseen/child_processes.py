@@ -1,6 +1,7 @@
-"""Child processes: the fork server that starts them quickly, and an end together with their parent.
+"""Child processes: the fork server that starts them quickly, and their end together with the parent.
 
-Light to import: the fork server is started first, so that it loads its libraries while others load theirs.
+Cheap to import: the fork server is started first, so that it loads its libraries while the parent loads its
+own.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from threading import Thread
 
 
 def start_fork_server(preload: str) -> ForkServerContext:
-    """Start the process that children are forked from, unless it runs, and let it import `preload`."""
+    """Start the fork server unless it is running, and have it import `preload`."""
     from multiprocessing import forkserver
 
     context = multiprocessing.get_context("forkserver")
@@ -46,14 +47,14 @@ def hide_main_module() -> Iterator[None]:
 
 
 def exit_with_parent() -> None:
-    """End this multiprocessing child as soon as its parent is gone, whatever it is doing."""
+    """End this multiprocessing child as soon as its parent has ended, whatever it is doing."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         exit_after(lambda: wait([parent.sentinel]))
 
 
 def exit_after(wait_for_end: Callable[[], object], *, grace_seconds: float = 0.0) -> None:
-    """End this process, without cleaning up, after `wait_for_end` (called in a thread) and the grace."""
+    """End this process without cleanup after `wait_for_end` (called in a thread) and the grace period."""
 
     def watch() -> None:
         wait_for_end()

@@ -19,7 +19,7 @@ def available_cores() -> int:
 
 
 def choose_device(name: str) -> torch.device:
-    """Turn `auto` into the best device available; refuse one that is not."""
+    """Resolve `auto` to the best available device; refuse a device that is not available."""
     import torch
 
     if name == "auto":

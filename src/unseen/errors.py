@@ -1,6 +1,6 @@
 """Errors that users see: each says what was found, what was expected and what to do.
 
-The command line prints them as one line and leaves with `exit_code`; anything else is a bug and
+The command line prints them as one line and exits with `exit_code`; anything else is a bug and
 keeps its traceback.
 """
 
@@ -11,13 +11,13 @@ from difflib import get_close_matches
 
 
 class UnseenError(Exception):
-    """Something went wrong while working: unreadable data, a full disk, a diverged client."""
+    """A failure at run time: unreadable data, a full disk, a diverged client."""
 
     exit_code = 1
 
 
 class UsageError(UnseenError):
-    """The request itself cannot be right: an unknown name, an impossible number."""
+    """An invalid request: an unknown name, an impossible number."""
 
     exit_code = 2
 
@@ -25,7 +25,7 @@ class UsageError(UnseenError):
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """Describe a name that is not known, with the nearest one that is.
 
-    kind  what it should name; a colon follows one that says more ("setting of method 'csac'")
+    kind  what it should name: "method", or "setting of method 'csac'", which a colon follows
     """
     names = sorted(known)
     near = get_close_matches(name.lower(), names, n=1, cutoff=0.5)

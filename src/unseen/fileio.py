@@ -19,7 +19,7 @@ Record = dict[str, Any]
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary neighbour of `path`, then put it in place in one step.
+    """Call `write` with a temporary file next to `path`, then rename it to `path`.
 
     On any failure (a full disk, an interrupt) the file that was there before stays untouched.
     """
@@ -40,12 +40,12 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace `path` by a UTF-8 text file, atomically."""
+    """Replace `path` with a UTF-8 text file, atomically."""
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace `path` by a readable JSON file, atomically."""
+    """Replace `path` with a readable JSON file, atomically."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -65,7 +65,7 @@ def to_toml(values: Mapping[str, Any]) -> str:
 
 
 def write_toml(path: Path, values: Mapping[str, Any]) -> None:
-    """Replace `path` by a TOML file, atomically."""
+    """Replace `path` with a TOML file, atomically."""
     write_text(path, to_toml(values))
 
 
@@ -88,7 +88,7 @@ def _toml_value(value: Any) -> str:
 
 @contextmanager
 def locked(lock: Path, *, place: Path, option: str = "--out") -> Iterator[None]:
-    """Keep a second process out of `place`; the lock ends with the process, however it ends."""
+    """Lock `place` against other processes; the lock is released when this process ends, even if killed."""
     guard = FileLock(lock, timeout=0)
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ def locked(lock: Path, *, place: Path, option: str = "--out") -> Iterator[None]:
 
 
 def cache_folder() -> Path:
-    """Find the folder for slow results: $UNSEEN_CACHE, $XDG_CACHE_HOME/unseen or ~/.cache/unseen."""
+    """Return the cache folder for slow results: $UNSEEN_CACHE, $XDG_CACHE_HOME/unseen or ~/.cache/unseen."""
     if chosen := os.environ.get("UNSEEN_CACHE"):
         return Path(chosen).expanduser()
     if shared := os.environ.get("XDG_CACHE_HOME"):

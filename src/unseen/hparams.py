@@ -1,4 +1,4 @@
-"""Settings of a method or a protection: a frozen dataclass whose fields carry their meaning.
+"""Settings of a method or a protection: a frozen dataclass whose fields carry help texts.
 
 Filled from `--set key=value`, a configuration file or a caller's own values.
 """
@@ -37,7 +37,7 @@ class Range(Protocol):
         """Draw a value."""
 
     def __contains__(self, value: Any) -> bool:
-        """Whether `draw` could give the value."""
+        """Check whether `draw` could return the value."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,11 @@ def four_digits(value: float) -> float:
 
 @dataclass(frozen=True)
 class Settings:
-    """Base of all settings; used as it is where there are none."""
+    """Base class of all settings; used directly where there are none."""
 
 
 def setting(default: Any, meaning: str, *, search: Range | None = None) -> Any:
-    """Declare a setting: its default, what it means (edge values included), what a search draws it from."""
+    """Declare a setting: its default, its help text (edge values included), its search range."""
     return field(default=default, metadata={"meaning": meaning, "search": search})
 
 
@@ -109,7 +109,7 @@ def search_ranges(kind: type[Settings]) -> dict[str, Range]:
 
 
 def describe_settings(kind: type[Settings]) -> list[tuple[str, Any, str]]:
-    """List (name, default, meaning) of every setting."""
+    """List (name, default, help text) of every setting."""
     return [
         (item.name, None if item.default is MISSING else item.default, item.metadata.get("meaning", ""))
         for item in fields(kind)
@@ -117,9 +117,9 @@ def describe_settings(kind: type[Settings]) -> list[tuple[str, Any, str]]:
 
 
 def make_settings(kind: type[S], given: Mapping[str, Any], *, owner: str) -> S:
-    """Build settings from text or typed values; an unknown name or unfit value is refused.
+    """Build settings from text or typed values; an unknown name or invalid value is refused.
 
-    owner  whose they are, for messages: "method 'fedavg'"
+    owner  what has these settings, for messages: "method 'fedavg'"
     """
     hints = get_type_hints(kind)
     known = [item.name for item in fields(kind)]
@@ -132,7 +132,7 @@ def make_settings(kind: type[S], given: Mapping[str, Any], *, owner: str) -> S:
 
 
 class Configurable(Generic[S]):
-    """Base of what has settings: `class X(Configurable[XSettings])` takes an `XSettings`."""
+    """Base class of objects with settings: `class X(Configurable[XSettings])` takes an `XSettings`."""
 
     def __init__(self, settings: S) -> None:
         self.settings = settings
@@ -148,12 +148,12 @@ class Configurable(Generic[S]):
 
     @classmethod
     def from_settings(cls, given: Mapping[str, Any], *, owner: str) -> Self:
-        """Make an instance from text or typed values, see `make_settings`."""
+        """Create an instance from text or typed values, see `make_settings`."""
         return cls(make_settings(cls.settings_type(), given, owner=owner))
 
 
 def _convert(value: Any, hint: Any, name: str) -> Any:
-    """Turn `value` into the type that the setting declares."""
+    """Convert `value` to the type that the setting declares."""
     origin = get_origin(hint)
     if origin is Literal:
         choices = get_args(hint)

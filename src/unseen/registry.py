@@ -1,6 +1,6 @@
-"""Named things that users can ask for: one registry per kind, open to files and packages of other people.
+"""Registries of named components, one per kind, that third-party files and packages can extend.
 
-A third party registers in one of two ways, and needs no change here:
+Third-party code registers in one of two ways, without any change here:
 
 - an installed package declares an entry point in the registry's group, for example
   `[project.entry-points."unseen.methods"] stay-near = "my_package.stay_near"`;
@@ -42,14 +42,14 @@ REGISTRIES = {
     "figures": "unseen.report.figures:FIGURES",
     "formats": "unseen.data.formats:FORMATS",
 }
-"""Kind, as in `unseen list KIND` -> module and attribute of its registry; imported when it is asked for."""
+"""Kind, as in `unseen list KIND` -> module and attribute of its registry; imported on demand."""
 PLUGINS_VARIABLE = "UNSEEN_PLUGINS"
 """Environment variable with plugin files, separated as in PATH; worker processes inherit it."""
 _PLUGIN_PREFIX = "unseen_plugin_"
 
 
 class Registry(Generic[T]):
-    """Maps names to entries of one kind; filled by a decorator beside each entry's code.
+    """Maps names to entries of one kind; filled by a decorator next to each entry's code.
 
     kind     what an entry is, for messages: "method"
     group    entry-point group that packages may register in: "unseen.methods"
@@ -63,7 +63,7 @@ class Registry(Generic[T]):
         self._plugins = ""
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Enter the decorated object under `name`."""
+        """Register the decorated object under `name`."""
 
         def enter(entry: T) -> T:
             if name in self._entries:
@@ -95,7 +95,7 @@ class Registry(Generic[T]):
         """Import the built-in entries, then those of installed packages and plugin files, each once."""
         plugins = os.environ.get(PLUGINS_VARIABLE, "")
         loaded, changed = self._loaded, plugins != self._plugins
-        self._loaded, self._plugins = True, plugins  # first, since what is imported may look names up itself
+        self._loaded, self._plugins = True, plugins  # set first: imported modules may look up names
         if changed and loaded:
             load_plugin_files()
         if loaded:
@@ -108,13 +108,13 @@ class Registry(Generic[T]):
             except Exception as error:
                 raise UsageError(
                     f"the entry point {point.name!r} of group {self.group!r} cannot be loaded from "
-                    f"{point.value}: {error}; mend or uninstall that package"
+                    f"{point.value}: {error}; fix or uninstall that package"
                 ) from error
         load_plugin_files()
 
 
 def add_plugin_files(paths: list[str]) -> None:
-    """Name plugin files for this process and those it starts; they are imported on first lookup."""
+    """Set the plugin files of this process and its child processes; they are imported on first lookup."""
     for path in paths:
         if not Path(path).is_file():
             raise UsageError(f"--plugin {path} is not a file; give a Python file that registers something")
@@ -125,7 +125,7 @@ def add_plugin_files(paths: list[str]) -> None:
 
 
 def load_plugin_files() -> None:
-    """Import every file that UNSEEN_PLUGINS names; one that was imported already is left alone."""
+    """Import every file named in UNSEEN_PLUGINS that is not imported yet."""
     for name in _plugin_files():
         if not Path(name).is_file():
             raise UsageError(

@@ -26,12 +26,12 @@ def derive_seed(seed: int, purpose: str, *keys: Key) -> int:
 
 
 def numpy_generator(seed: int, purpose: str, *keys: Key) -> np.random.Generator:
-    """Make the NumPy generator of that name."""
+    """Create the NumPy generator for (seed, purpose, keys)."""
     return np.random.default_rng(derive_seed(seed, purpose, *keys))
 
 
 def torch_generator(seed: int, purpose: str, *keys: Key) -> torch.Generator:
-    """Make the torch generator (on the CPU) of that name."""
+    """Create the torch generator (on the CPU) for (seed, purpose, keys)."""
     import torch
 
     return torch.Generator().manual_seed(derive_seed(seed, purpose, *keys))
@@ -39,9 +39,9 @@ def torch_generator(seed: int, purpose: str, *keys: Key) -> torch.Generator:
 
 @contextmanager
 def global_torch_seed(seed: int, purpose: str, *keys: Key) -> Iterator[None]:
-    """Seed torch's global generators inside the block and put them back afterwards.
+    """Seed torch's global generators inside the block and restore them afterwards.
 
-    Only for code that accepts no generator: weight initialisation and dropout.
+    Only for code that accepts no generator: weight initialization and dropout.
     """
     import torch
 

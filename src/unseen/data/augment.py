@@ -1,6 +1,6 @@
 """Augmentations: random changes to training images, whole batches at once, one draw per image.
 
-Images are floats on the scale 0..1 (n, channels, height, width). All draws come from the generator that
+Images are floats in 0..1 (n, channels, height, width). All draws come from the generator that
 is passed in, so a batch is a pure function of it. Validation and test images never pass through here.
 """
 
@@ -58,7 +58,7 @@ def crop_and_flip(images: Tensor, generator: torch.Generator) -> Tensor:
 
 @AUGMENTATIONS.register("shift")
 def shift(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Move each image by up to a tenth of its side, black coming in: for digits, which have no mirror."""
+    """Shift each image by up to a tenth of its side, filled with black: digits have no mirror image."""
     draw = torch.rand(len(images), 2, generator=generator).to(images.device)
     move = 2 * _SHIFT * (2 * draw - 1)
     whole = torch.ones(len(images), device=images.device)
@@ -66,7 +66,7 @@ def shift(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def jitter_colours(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Change brightness, contrast and saturation by up to 40 %, and turn every tenth image grey.
+    """Change brightness, contrast and saturation by up to 40 %, and make every tenth image grey.
 
     The four steps are linear in an image's colours, so they are one small matrix per image:
     x' = b c (s x + (1 - s) grey(x)) + b (1 - c) mean grey, clamped once at the end.

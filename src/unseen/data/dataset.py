@@ -37,7 +37,7 @@ class DataSet:
     """Samples, targets and the domain of each sample.
 
     inputs      uint8 (n, height, width, channels) for images, float32 (n, columns) for tables;
-                float32 images are measured values, normalised already and given to networks as they are
+                float32 images are measured values, already normalized and passed to networks unchanged
     task        name of the task: what is predicted
     targets     int64 class numbers, or float32 values for regression
     domain_of   for each sample the position of its domain in `domains`
@@ -99,24 +99,24 @@ class DataSet:
 
     @property
     def task_type(self) -> Task:
-        """The task itself, which `task` names."""
+        """The task object that `task` names."""
         return TASKS[self.task]
 
     def as_task(self, task: str | None) -> DataSet:
-        """Read the same targets for another task of the same kind; None keeps the task."""
+        """Interpret the targets for another task of the same kind; None keeps the task."""
         if task is None or task == self.task:
             return self
         TASKS[task].require_same_targets(self.task_type, self.name)
         return replace(self, task=task)
 
     def indices(self, domain: str) -> Indices:
-        """Positions of a domain's samples in the store."""
+        """Return the positions of a domain's samples."""
         if domain not in self.domains:
             raise unknown_name("domain", domain, self.domains)
         return np.flatnonzero(self.domain_of == self.domains.index(domain))
 
     def class_counts(self) -> dict[str, dict[str, int]]:
-        """Samples per domain and class; empty for regression."""
+        """Count samples per domain and class; empty for regression."""
         if not self.task_type.has_classes:
             return {}
         counts = np.zeros((len(self.domains), len(self.classes)), dtype=np.int64)
@@ -132,7 +132,7 @@ class DataSet:
         """Check the names of the held-out domains and return the others, the sources.
 
         among        the domains that sources are taken from; empty = all
-        validate_on  domains that choose the round, and so are neither sources nor held out
+        validate_on  domains for model selection, neither sources nor held out
         """
         for kind, names in (
             ("domain to hold out", held_out),
@@ -144,7 +144,7 @@ class DataSet:
                     raise unknown_name(kind, name, self.domains)
         for name in validate_on:
             if name in held_out:
-                raise UsageError(f"domain {name!r} cannot be held out and choose the round: name it once")
+                raise UsageError(f"domain {name!r} cannot be held out and used for validation: name it once")
         wanted, outside = among or self.domains, {*held_out, *validate_on}
         sources = tuple(name for name in self.domains if name in wanted and name not in outside)
         if not sources:
@@ -169,7 +169,7 @@ def from_arrays(
     *,
     name: str = "arrays",
 ) -> DataSet:
-    """Make a data set of arrays.
+    """Create a data set from arrays.
 
     inputs   images as uint8 (n, height, width) or (n, height, width, channels),
              or numbers (n, columns), used as they are
@@ -179,7 +179,7 @@ def from_arrays(
     inputs, labels, places = np.asarray(inputs), np.asarray(targets), np.asarray(domains).astype(str)
     if not len(inputs) == len(labels) == len(places):
         lengths = f"{len(inputs)}, {len(labels)} and {len(places)}"
-        raise UsageError(f"inputs, targets and domains must be of one length, not {lengths}")
+        raise UsageError(f"inputs, targets and domains must have the same length, not {lengths}")
     if inputs.dtype == np.uint8 and inputs.ndim in (3, 4):
         stored = inputs if inputs.ndim == 4 else inputs[..., None]
     elif inputs.ndim == 2 and np.issubdtype(inputs.dtype, np.number):
@@ -216,9 +216,9 @@ class Batch(NamedTuple):
 
 
 class Samples:
-    """A view on some rows of a data set; gathering a batch copies just that batch.
+    """A view of some rows of a data set; gathering a batch copies only that batch.
 
-    task_type, classes, domain_names  what the data set says of itself; its other rows cannot be asked for
+    task_type, classes, domain_names  metadata of the data set; its other rows are not accessible
     """
 
     def __init__(self, data: DataSet, indices: Indices) -> None:
@@ -253,7 +253,7 @@ class Samples:
 
 
 def _as_tensor(array: npt.NDArray[Any]) -> Tensor:
-    """Share memory with a NumPy array; torch only reads it, so a read-only memory map will do."""
+    """Share memory with a NumPy array; torch only reads it, so a read-only memory map is fine."""
     if not array.flags.writeable:
         _silence_read_only_warning()
     return torch.from_numpy(array)
@@ -270,9 +270,9 @@ def _silence_read_only_warning() -> None:
 
 
 class JoinedSamples(Samples):
-    """The samples of a view, then those of a raw batch; gathering copies just what is asked for.
+    """The samples of a view, then those of a raw batch; gathering copies only the requested ones.
 
-    Bytes stay bytes and images keep the memory layout that a data set's own have.
+    Inputs keep their dtype, and images the memory layout of the data set.
     """
 
     def __init__(self, own: Samples, others: Batch) -> None:
@@ -284,12 +284,12 @@ class JoinedSamples(Samples):
 
     @property
     def targets(self) -> Tensor:
-        """All targets, the own ones first."""
+        """All targets, those of the view first."""
         return torch.cat([self._own.targets, self._others.targets])
 
     @property
     def domains(self) -> Tensor:
-        """The domain number of every sample, the own ones first."""
+        """The domain number of every sample, those of the view first."""
         return torch.cat([self._own.domains, self._others.domains])
 
     def gather(self, positions: Tensor) -> Batch:

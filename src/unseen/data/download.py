@@ -1,7 +1,7 @@
 """Download the files of a named set where that is allowed, and explain how to get the rest.
 
 A file is downloaded only if its checksum is known for certain, and under terms that are not free for every
-use only if the user says that they accept them.
+use only if the user accepts them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _RAW = ".downloads"
 
 @dataclass(frozen=True)
 class Download:
-    """Some files of one origin, and what they become.
+    """Files from one source, and what they are converted to.
 
     licence  what their source states
     free     whether that allows every use; otherwise the user has to accept the terms
-    makes    the files that are there in the end, below the data root
+    makes    the resulting files, below the data root
     convert  turns the downloaded files into the first of `makes`; None when they are used as they are
     """
 
@@ -45,9 +45,9 @@ class Download:
 
 @dataclass(frozen=True)
 class Acquisition:
-    """What a user has to know to get a named set.
+    """Instructions for getting a named set.
 
-    licence    what its source states, in a few words
+    licence    the license that its source states, in a few words
     where      where it is available
     put        what to put below the data root
     downloads  the parts that can be downloaded
@@ -81,7 +81,7 @@ def get_data(
 ) -> DownloadResult:
     """Download what can be downloaded of a named set; explain how to get the rest.
 
-    mirror  address of a folder that holds the same files, instead of their original addresses
+    mirror  address of a folder with the same files, used instead of their original addresses
     """
     source = _source(name)
     acquisition = source.acquisition
@@ -142,14 +142,14 @@ class RemoteFile:
     md5: str
 
     def from_mirror(self, folder: str) -> RemoteFile:
-        """The same file from another place."""
+        """Return the same file at another address."""
         if urlsplit(folder).scheme not in ("http", "https"):
-            raise UsageError(f"--mirror {folder} is no address; expected http://... or https://...")
+            raise UsageError(f"--mirror {folder} is not an address; expected http://... or https://...")
         return replace(self, urls=(f"{folder.rstrip('/')}/{self.name}",))
 
 
 def fetch_file(file: RemoteFile, target: Path, *, progress: Progress = no_progress) -> Path:
-    """Bring a file to `target`, trying one address after the other; return the path."""
+    """Download a file to `target`, trying one address after the other; return the path."""
     if target.exists():
         if _md5(target) != file.md5:
             raise UnseenError(f"{target} is there but is not the released {file.name}: move it away first")
@@ -170,7 +170,7 @@ def fetch_file(file: RemoteFile, target: Path, *, progress: Progress = no_progre
 
 
 def _download(url: str, part: Path, *, what: str, progress: Progress) -> None:
-    """Append what is missing to `part`, or start again where the server cannot go on in the middle."""
+    """Append what is missing to `part`, or start again if the server cannot resume."""
     done = part.stat().st_size if part.exists() else 0
     request = Request(url, headers={"Range": f"bytes={done}-"} if done else {})
     try:
@@ -187,7 +187,7 @@ def _download(url: str, part: Path, *, what: str, progress: Progress) -> None:
         with part.open("ab" if done else "wb") as out:
             got = _copy(reply, out, what=what, progress=progress, place=(done, done + left))
         if got < left:
-            raise ConnectionError(f"it broke off after {done + got} of {done + left} bytes")
+            raise ConnectionError(f"the connection broke off after {done + got} of {done + left} bytes")
 
 
 def _copy(reply: Any, out: Any, *, what: str, progress: Progress, place: tuple[int, int]) -> int:
@@ -203,12 +203,12 @@ def _require_room(part: Path, needed: int) -> None:
     free = shutil.disk_usage(part.parent).free
     if needed > free:
         raise UnseenError(
-            f"{part.parent} has {free / 1e6:.0f} MB free, {needed / 1e6:.0f} MB more are needed: make room"
+            f"{part.parent} has {free / 1e6:.0f} MB free, {needed / 1e6:.0f} MB more are needed: free space"
         )
 
 
 def _require_content(file: RemoteFile, part: Path, url: str) -> None:
-    """Remove a download with the wrong content and say so."""
+    """Remove a download with the wrong content and raise an error."""
     md5 = _md5(part)
     if md5 != file.md5:
         part.unlink()
@@ -224,8 +224,8 @@ def _md5(path: Path) -> str:
 
 @contextmanager
 def _explain_errors(url: str, part: Path) -> Iterator[None]:
-    """Turn what can go wrong on the way into one line that says what to do."""
-    again = "run the same command again to go on"
+    """Turn download errors into one line that says what to do."""
+    again = "run the same command again to resume"
     try:
         yield
     except HTTPError as error:

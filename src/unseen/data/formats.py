@@ -1,6 +1,6 @@
-"""Data formats: kinds of files and folders that data sets are loaded from, open to plugins by registration.
+"""Data formats: kinds of files and folders that data sets are loaded from; plugins can register more.
 
-A plugin file adds a format with one class; `unseen train`, `unseen data check` and `unseen join` then take
+A plugin file adds a format with one class; `unseen train`, `unseen data check` and `unseen join` then accept
 its files without any other change:
 
     @FORMATS.register("npz")
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 class DataFormat:
-    """Base class of the formats; `matches` and `load` have to be written, the rest may be.
+    """Base class of the formats; `matches` and `load` are required, the rest is optional.
 
-    expects   what a user has to give, for messages: "a table (.csv, .parquet)"
-    contents  what files of this format hold, which decides how a trained model reads them
+    expects   what a user has to pass, for messages: "a table (.csv, .parquet)"
+    contents  content of the files, which decides how a trained model reads them
     priority  the format that matches with the highest priority is used
     """
 
@@ -44,7 +44,7 @@ class DataFormat:
     priority: ClassVar[int] = 0
 
     def matches(self, path: Path) -> bool:
-        """Decide by its name, or by a look inside, whether an existing path is of this format."""
+        """Check by name or content whether an existing path is of this format."""
         raise NotImplementedError
 
     def load(self, request: DataRequest) -> DataSet:
@@ -72,7 +72,7 @@ FORMATS: Registry[type[DataFormat]] = Registry(
 
 
 def find_format(path: Path) -> DataFormat | None:
-    """Find the format of an existing file or folder; None where no format takes it."""
+    """Find the format of an existing file or folder; None where no format matches."""
     if not path.exists():
         return None
     by_priority = sorted((FORMATS[name]() for name in FORMATS), key=lambda entry: -entry.priority)

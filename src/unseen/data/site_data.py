@@ -1,7 +1,7 @@
-"""Samples of one site of a federation, by the class and column names that the site itself uses.
+"""Samples of one site of a federation, with the site's own class and column names.
 
-A site knows neither the other domains nor their classes. `as_data_set` gives its samples the numbers that
-the whole federation agreed on; the other domains then exist by name and have no samples here.
+A site knows neither the other domains nor their classes. `as_data_set` numbers its samples as the whole
+federation does; the other domains then exist by name and have no samples here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SiteSamples:
     columns: tuple[Column, ...] = ()
 
     def counts(self) -> dict[str, int]:
-        """Samples of every class; for regression one entry with all of them."""
+        """Count samples per class; for regression one entry with all of them."""
         if not TASKS[self.task].has_classes:
             return {"": len(self.targets)}
         found = np.bincount(self.targets, minlength=len(self.classes))
@@ -62,7 +62,7 @@ class SiteSamples:
 
 
 def select_site(data: DataSet, site: str, *, source: str) -> SiteSamples:
-    """Take the domain that is named like the site out of a whole data set."""
+    """Extract the domain that is named like the site from a whole data set."""
     rows = data.indices(site)
     if not len(rows):
         raise UnseenError(f"{source} has no samples of {site!r}; expected some at the site itself")
@@ -80,7 +80,7 @@ def select_site(data: DataSet, site: str, *, source: str) -> SiteSamples:
 
 
 def fingerprint_site(content: bytes, targets: npt.NDArray[Any], classes: tuple[str, ...]) -> str:
-    """Identify content, so that a site whose data changed in the middle of a run is noticed."""
+    """Identify the content, so that a change of a site's data during a run is detected."""
     digest = hashlib.sha256(repr(classes).encode())
     digest.update(content)
     digest.update(np.ascontiguousarray(targets).tobytes())

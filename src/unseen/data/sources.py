@@ -29,12 +29,12 @@ def no_progress(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class DataRequest:
-    """What a user asks of a data source.
+    """A request for data.
 
     root        folder of the named data sets (`--data-root` or `UNSEEN_DATA`)
-    image_size  side of the square images are brought to; None keeps the source's own default
+    image_size  side of the squares that images are resized to; None keeps the source's own default
     skip_unreadable  leave unreadable image files out with a note (`--skip-unreadable`) instead of failing
-    task        None lets a table decide by its target column
+    task        None: a table decides by its target column
     """
 
     source: str
@@ -54,7 +54,7 @@ class DataRequest:
 
 @dataclass(frozen=True)
 class Source:
-    """A named data set: how to load it, what it is, and where its files come from.
+    """A named data set: how to load it, its description, and where its files come from.
 
     acquisition  None when it comes with the package
     present      which domains have files below a data root, found without reading them
@@ -116,7 +116,7 @@ def _require_format(request: DataRequest) -> DataFormat:
         return found
     if path.exists():
         expected = " or ".join(FORMATS[name].expects for name in FORMATS)
-        raise UsageError(f"{path} is a file of unknown kind; expected {expected}")
+        raise UsageError(f"{path} is a file of unknown type; expected {expected}")
     if "/" in request.source or request.source.startswith("."):
         raise UnseenError(f"no such folder or file: {path}")
     raise unknown_name("data set (and no such folder)", request.source, SOURCES)
@@ -146,6 +146,6 @@ def require_data_root(request: DataRequest, *, needs: str) -> Path:
     if root is not None:
         return root
     raise UnseenError(
-        f"{request.source} needs files of yours and no data root is set: put {needs} below a folder and name "
-        f"it with --data-root or the environment variable {DATA_ROOT_VARIABLE}"
+        f"{request.source} needs files that you supply and no data root is set: put {needs} "
+        f"below a folder and name it with --data-root or the environment variable {DATA_ROOT_VARIABLE}"
     )

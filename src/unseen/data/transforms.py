@@ -30,7 +30,7 @@ class Normalize:
             raise ValueError(f"every std must be above 0; got {self.std}")
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Turn uint8 images into normalized floats in one multiply-add, keeping their memory layout."""
+        """Convert uint8 images to normalized floats in one multiply-add, keeping their memory layout."""
         if inputs.dtype == torch.uint8:
             factors = [1 / (255 * std) for std in self.std]
             own = inputs.to(torch.float32)
@@ -40,7 +40,7 @@ class Normalize:
         return inputs
 
     def scale(self, inputs: Tensor) -> Tensor:
-        """Bring uint8 images to floats on the scale 0..1, the first half; tables pass unchanged."""
+        """Convert uint8 images to floats on the scale 0..1, the first half; tables pass unchanged."""
         return inputs.to(torch.float32).mul_(1 / 255) if inputs.dtype == torch.uint8 else inputs
 
     def finish(self, images: Tensor) -> Tensor:
@@ -50,19 +50,19 @@ class Normalize:
         return self._multiply_add(images, [1 / std for std in self.std])
 
     def undo(self, images: Tensor) -> Tensor:
-        """Bring normalized images back to the scale 0..1: the inverse of `finish`."""
+        """Convert normalized images back to the scale 0..1: the inverse of `finish`."""
         if images.ndim != 4 or self._changes_nothing:
             return images
         mean, std = (images.new_tensor(values).view(1, -1, 1, 1) for values in (self.mean, self.std))
         return torch.addcmul(mean, images, std)
 
     def to_dict(self) -> dict[str, list[float]]:
-        """Give the values as plain lists, for files."""
+        """Return the values as plain lists, for files."""
         return {"mean": list(self.mean), "std": list(self.std)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Normalize:
-        """Read what `to_dict` gave."""
+        """Read what `to_dict` returned."""
         return cls(mean=tuple(map(float, values["mean"])), std=tuple(map(float, values["std"])))
 
     @property
@@ -98,7 +98,7 @@ def _as_row(
 ) -> Tensor:
     """Lay out one value per channel like a row of the images: with channels last, three times as fast.
 
-    Kept for the next batch, and made outside of inference mode, whose tensors training could not use.
+    Cached for the next batch, and created outside inference mode, whose tensors training could not use.
     """
     layout = torch.channels_last if channels_last else torch.contiguous_format
     with torch.inference_mode(False):
@@ -107,4 +107,4 @@ def _as_row(
 
 
 IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-"""What networks pretrained on ImageNet expect."""
+"""Normalization that networks pretrained on ImageNet expect."""

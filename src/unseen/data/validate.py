@@ -1,4 +1,4 @@
-"""Validate a data set before training: what it holds, what cannot be read, what may spoil a result."""
+"""Validate a data set before training: its contents, unreadable files, and what may distort a result."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Counts = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True)
 class DataCheck:
-    """What was found.
+    """Findings of a validation.
 
     counts      samples per domain and class; for regression one column, "rows"
     problem     why training would refuse this data; empty when it would not
     unreadable  file -> reason
     unusual     file -> what is converted on reading (grey, CMYK, 16-bit, transparent, rotated)
-    warnings    what may spoil a result; training goes on all the same
+    warnings    what may distort a result; training continues anyway
     notes       what the loader leaves out or fills in
     hold_out    domains that are held out unless the user names others: the release's own test
-    validate_on domains that choose the round then
+    validate_on domains that select the round then
     groups      groups across domains whose worst is reported
     """
 
@@ -49,7 +49,7 @@ class DataCheck:
         return not self.problem and not self.unreadable
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as plain values, for JSON."""
+        """Return everything as plain values, for JSON."""
         return {**asdict(self), "ok": self.ok}
 
 
@@ -78,7 +78,7 @@ def check_data(request: DataRequest) -> DataCheck:
 
 
 def check_site(site: str, request: DataRequest) -> DataCheck:
-    """Check what a site would bring: its own files, or the domain of its name in a named set."""
+    """Check the data of a site: its own files, or the domain of its name in a named set."""
     found = find_format(request.path)
     checked = found.check_site(site, request) if found else None
     if checked is not None:
@@ -98,14 +98,14 @@ def check_site(site: str, request: DataRequest) -> DataCheck:
 
 
 def balance_warnings(counts: Counts) -> list[str]:
-    """Warn of classes that few domains have and of numbers far apart."""
+    """Warn about classes that few domains have and about unbalanced counts."""
     found = []
     sizes = {domain: sum(row.values()) for domain, row in counts.items()}
     labels = list(next(iter(counts.values()), {}))
     for label in labels:
         having = [domain for domain, row in counts.items() if row[label]]
         if len(having) == 1 and len(counts) > 1:
-            found.append(f"class {label} is in domain {having[0]} only: it cannot be learnt across domains")
+            found.append(f"class {label} is in domain {having[0]} only: it cannot be learned across domains")
     found.extend(_ratio_warning("domains", sizes))
     if len(labels) > 1:
         found.extend(

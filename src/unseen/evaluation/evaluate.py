@@ -108,7 +108,7 @@ class GroupedAccumulator(MetricAccumulator):
         }
 
     def from_arrays(self, arrays: Arrays) -> Self:
-        """Take over sums of another site."""
+        """Load sums of another site."""
         groups: dict[int, dict[str, npt.NDArray[Any]]] = {}
         for key, array in arrays.items():
             number, _, name = key.partition("/")

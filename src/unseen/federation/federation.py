@@ -23,7 +23,7 @@ from unseen.seeding import numpy_generator
 
 @dataclass(frozen=True)
 class Client:
-    """One holder of data: the numbers of its samples in the data set's store, by split."""
+    """One client: the numbers of its samples in the data set, by split."""
 
     name: str
     domains: tuple[str, ...]
@@ -83,25 +83,25 @@ class Federation:
 
     @property
     def train_sizes(self) -> npt.NDArray[np.int64]:
-        """How many training samples each client has."""
+        """Number of training samples of each client."""
         first = len(Split) * np.arange(len(self)) + Split.TRAIN
         sizes: Indices = self._offsets[first + 1] - self._offsets[first]
         return sizes
 
     def target_indices(self, domain: str) -> Indices:
-        """All samples of a held-out domain, and of no other."""
+        """Return all samples of a held-out domain, and of no other."""
         if domain not in self.held_out:
             raise unknown_name("held-out domain", domain, self.held_out)
         return np.flatnonzero(self._domain_of == self._domains.index(domain))
 
     def validation_indices(self, domain: str) -> Indices:
-        """All samples of a domain that no client holds and that chooses the round."""
+        """Return all samples of a validation domain, which no client holds."""
         if domain not in self.validate_on:
             raise unknown_name("validation domain", domain, self.validate_on)
         return np.flatnonzero(self._domain_of == self._domains.index(domain))
 
     def split_indices(self, split: Split, domain: str) -> Indices:
-        """A source domain's samples of one split over all clients, the same for every partition."""
+        """Return a source domain's samples of one split over all clients, the same for every partition."""
         if domain not in self.sources:
             raise unknown_name("source domain", domain, self.sources)
         rows = self._rows[self._splits == split]
@@ -112,7 +112,7 @@ class Federation:
         return np.repeat(np.arange(len(self._offsets) - 1) % len(Split), np.diff(self._offsets))
 
     def pool(self) -> Federation:
-        """Put everything at one client "all": training as if the data could be shared."""
+        """Assign all samples to one client "all": training as if the data could be pooled."""
         return Federation(
             names=("all",),
             rows=self._rows,
@@ -135,10 +135,10 @@ def make_federation(
     among: tuple[str, ...] = (),
     validate_on: tuple[str, ...] = (),
 ) -> Federation:
-    """Split every source domain and deal it to clients; held-out samples reach none of them.
+    """Split every source domain and assign it to clients; none of them gets held-out samples.
 
-    among        the only domains that take part, the held-out ones excepted; empty = all
-    validate_on  domains that no client holds either, kept to choose the round
+    among        the only domains used, apart from the held-out ones; empty = all
+    validate_on  domains that no client holds either, kept for model selection
     """
     held_out, validate_on = (tuple(dict.fromkeys(names)) for names in (held_out, validate_on))
     sources = data.require_hold_out(held_out, among, validate_on)
@@ -161,14 +161,14 @@ def make_federation(
 
 
 def _require_learnable(data: DataSet, held_out: tuple[str, ...], sources: tuple[str, ...]) -> None:
-    """Refuse a class that no source domain can teach."""
+    """Refuse a class that no source domain has."""
     counts = data.class_counts()
     for domain in held_out:
         for name, count in counts.get(domain, {}).items():
             if count and not any(counts[source][name] for source in sources):
                 raise UnseenError(
                     f"class {name!r} of the held-out domain {domain!r} ({count} samples) occurs in no source "
-                    "domain, so it cannot be learnt; remove those samples or add the class to a source"
+                    "domain, so it cannot be learned; remove those samples or add the class to a source"
                 )
 
 
@@ -183,7 +183,7 @@ def site_federation(
     fractions: SplitFractions,
     seed: int,
 ) -> Federation:
-    """Deal the site's samples to its own clients; a site that only judges has none."""
+    """Assign the site's samples to its clients; a site that only evaluates has none."""
     require_separable(partition)
     rows, names = np.zeros(0, dtype=np.int64), list[str]()
     slots = rows
@@ -205,7 +205,7 @@ def site_federation(
 
 
 def clients_per_round(clients: int, fraction: float) -> int:
-    """How many clients take part in a round: ceil(fraction * clients), at least one."""
+    """Compute the number of clients per round: ceil(fraction * clients), at least one."""
     if not 0 < fraction <= 1:
         raise UsageError(f"fraction of clients {fraction} is impossible; use a number above 0 up to 1")
     return max(1, math.ceil(fraction * clients - 1e-9))

@@ -33,7 +33,7 @@ class Assignment(NamedTuple):
 
 @dataclass(frozen=True)
 class PartitionRequest:
-    """What a partition works on.
+    """Input of a partition.
 
     splits  per source domain the `Split` of each sample, in the order of `data.indices(domain)`
     """
@@ -44,7 +44,7 @@ class PartitionRequest:
     seed: int
 
     def generator(self, domain: str) -> np.random.Generator:
-        """Make the random generator of one domain; it depends on no other domain."""
+        """Create the random generator of one domain; it depends on no other domain."""
         return numpy_generator(self.seed, "partition", self.config.kind, domain)
 
 
@@ -56,7 +56,7 @@ _WITHIN = "within_domains"
 
 @dataclass(frozen=True)
 class PartitionConfig:
-    """Which partition is used, and its parameters.
+    """Name and parameters of a partition.
 
     kind                a name in `PARTITIONS`
     clients_per_domain  clients that share one source domain
@@ -81,7 +81,7 @@ class PartitionConfig:
 
 
 def within_domains(partition: P) -> P:
-    """Mark a partition that treats each domain by itself, so that sites can compute it without each other."""
+    """Mark a partition that treats each domain separately, so that sites can compute it independently."""
     setattr(partition, _WITHIN, True)
     return partition
 
@@ -207,7 +207,7 @@ def _deal_dirichlet(
     """Divide each class by Dirichlet proportions, the same in every split.
 
     Every client gets at least two training samples (one where the domain has no more): a draw that
-    fails this is repeated a few times, and then samples move from the largest clients to the poorest.
+    fails this is repeated a few times, and then samples move from the largest clients to the smallest.
     """
     training = np.flatnonzero(labels == Split.TRAIN)
     fewest = 2 if len(training) >= 2 * clients else 1

@@ -1,7 +1,7 @@
 """Training, validation and test samples of every source domain.
 
 A sample's label depends on the seed and its domain alone, so that every partition into clients, every
-method and every choice of held-out domain judges a source domain on the same samples.
+method and every choice of held-out domain evaluates a source domain on the same samples.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def apportion(
 ) -> Indices:
     """Divide `total` by `fractions` (they sum to 1), each client within one of its exact quota.
 
-    The largest remainders are rounded up, equal ones in random order. Clients promised `at_least` some
-    are served first, at the cost of those farthest above their quota.
+    The largest remainders are rounded up, equal ones in random order. Clients with a minimum `at_least` get
+    it first, at the cost of those farthest above their quota.
     """
     quotas = total * fractions
     counts = np.floor(quotas + 1e-9).astype(np.int64)
@@ -95,7 +95,7 @@ def apportion(
         order = np.lexsort((lottery, np.round(quotas - counts, 9)))
         givers = order[counts[order] > promised[order]][:-missing]
         if not len(givers):
-            raise ValueError(f"{total} cannot give every client what it was promised")
+            raise ValueError(f"{total} cannot give every client its minimum")
         counts[givers] -= 1
         missing += len(givers)
     return counts

@@ -1,6 +1,6 @@
 """Metrics as sums: every site accumulates over its own samples, and accumulators of several sites add up.
 
-So a metric over a domain that is split over many clients is exact, and only sums travel.
+So a metric over a domain that is split over many clients is exact, and only sums are sent.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class MetricAccumulator(ABC):
 
     @abstractmethod
     def from_arrays(self, arrays: Arrays) -> Self:
-        """Take over sums that `to_arrays` returned elsewhere; refuse those of another shape."""
+        """Load sums that `to_arrays` returned elsewhere; refuse those of another shape."""
 
 
 class _TaskAccumulator(MetricAccumulator):
@@ -142,7 +142,7 @@ class ClassificationAccumulator(_TaskAccumulator):
         return {"confusion": self.confusion.numpy(), "loss": loss.numpy(), **self._extra_arrays()}
 
     def from_arrays(self, arrays: Arrays) -> Self:
-        """Take over sums of another site."""
+        """Load sums of another site."""
         self.confusion = _taken(arrays, "confusion", self.confusion)
         self.loss = float(_taken(arrays, "loss", torch.zeros(1, dtype=torch.float64)))
         self._take_extra(arrays)
@@ -191,7 +191,7 @@ class RegressionAccumulator(_TaskAccumulator):
         return {"moments": self.moments.numpy(), **self._extra_arrays()}
 
     def from_arrays(self, arrays: Arrays) -> Self:
-        """Take over sums of another site."""
+        """Load sums of another site."""
         self.moments = _taken(arrays, "moments", self.moments)
         self._take_extra(arrays)
         return self

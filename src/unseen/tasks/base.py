@@ -31,7 +31,7 @@ class Task(ABC):
     metrics               names of its metrics in the order of records; registered ones for this task follow
     primary_metric        the metric that selection rules maximize and that headlines show
     curve_metrics         the metrics whose course over the rounds is drawn
-    has_classes           whether targets are class numbers (int64), in place of quantities (float32)
+    has_classes           whether targets are class numbers (int64) instead of quantities (float32)
     standardizes_targets  whether the targets of tables are scaled to mean 0 and standard deviation 1
     output_names          names of what an exported model returns, in the order of `served_outputs`
     """
@@ -57,7 +57,7 @@ class Task(ABC):
 
     @abstractmethod
     def make_accumulator(self, outputs: int, *, target_scale: float = 1.0) -> MetricAccumulator:
-        """Make an empty accumulator.
+        """Create an empty accumulator.
 
         outputs       how many numbers a model predicts per sample
         target_scale  standard deviation by which targets were divided
@@ -65,11 +65,11 @@ class Task(ABC):
 
     @abstractmethod
     def to_target_unit(self, outputs: Tensor, mean: float, std: float) -> Tensor:
-        """Bring raw outputs of a network to the unit of the targets before they were standardized."""
+        """Convert raw outputs of a network to the unit of the targets before they were standardized."""
 
     @abstractmethod
     def served_outputs(self, outputs: Tensor) -> tuple[Tensor, ...]:
-        """Turn outputs in the target's unit into what users of an exported model get."""
+        """Convert outputs in the target's unit to the outputs of an exported model."""
 
     def check_classes(self, source: str, classes: Sequence[str]) -> None:  # noqa: B027 (optional)
         """Refuse a data set whose classes do not fit the task."""

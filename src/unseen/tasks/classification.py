@@ -40,7 +40,7 @@ class Classification(Task):
         return F.cross_entropy(outputs, targets, reduction=reduction, label_smoothing=label_smoothing)
 
     def make_accumulator(self, outputs: int, *, target_scale: float = 1.0) -> MetricAccumulator:
-        """Make an empty confusion matrix."""
+        """Create an empty confusion matrix."""
         from unseen.tasks.accumulators import ClassificationAccumulator
 
         return ClassificationAccumulator(outputs, self)

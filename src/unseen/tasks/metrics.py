@@ -42,7 +42,7 @@ class Metric:
     def batch_sums(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
         """Return sums over a batch that the task's accumulator lacks, as a vector of fixed length, or None.
 
-        They are added up over batches and sites, so a site that takes part sends them too.
+        They are added up over batches and sites, so a participating site sends them too.
         """
         return None
 
@@ -148,7 +148,7 @@ def metric_label(name: str) -> str:
 
 
 def is_fraction(name: str) -> bool:
-    """Return whether a metric is a fraction of one, shown in percent; unknown ones go by their name."""
+    """Return whether a metric is a fraction of one, shown in percent; unknown ones are judged by name."""
     base = name.removeprefix(_POOLED).removeprefix(_WORST_GROUP)
     return METRICS[base].is_fraction if base in METRICS else base.endswith("accuracy")
 
@@ -161,7 +161,7 @@ def metric_bounds(name: str) -> tuple[float, float]:
 
 
 def goodness(name: str, value: float | None) -> float:
-    """Turn a metric's value so that larger is better; an undefined one is the worst."""
+    """Orient a metric's value so that larger is better; an undefined one is the worst."""
     if value is None or math.isnan(value):
         return -math.inf
     return value if name not in METRICS or METRICS[name].higher_is_better else -value

@@ -39,7 +39,7 @@ class Regression(Task):
         return F.mse_loss(outputs.squeeze(1), targets, reduction=reduction)
 
     def make_accumulator(self, outputs: int, *, target_scale: float = 1.0) -> MetricAccumulator:
-        """Make empty moments; errors are reported in the unit that `target_scale` stands for."""
+        """Create empty moments; errors are reported in the unit that `target_scale` gives."""
         from unseen.tasks.accumulators import RegressionAccumulator
 
         return RegressionAccumulator(target_scale, self)

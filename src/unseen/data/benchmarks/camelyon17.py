@@ -1,6 +1,7 @@
-"""Camelyon17-WILDS: is there tumour in a patch of tissue; five hospitals, one of them never seen.
+"""Camelyon17-WILDS: tumour detection in tissue patches of five hospitals, one of them held out.
 
-The release numbers hospitals from 0 (the WILDS paper from 1): 0, 3 and 4 train, 1 chooses, 2 is the test.
+The release numbers hospitals from 0 (the WILDS paper from 1): 0, 3 and 4 are for training, 1 for model
+selection, 2 for the test.
 """
 
 from __future__ import annotations

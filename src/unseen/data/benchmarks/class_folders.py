@@ -1,7 +1,7 @@
 """Released image sets in class folders, read as PLACE/DOMAIN/[PART/]CLASS/IMAGE.
 
-A set is one value that names its folders (see `benchmarks`). Names that differ from copy to copy are
-brought to one, and a copy that lacks a domain or a class is refused, so that results stay comparable.
+A set is one value that names its folders (see `benchmarks`). Folder names that differ between copies are
+mapped to one name, and a copy that lacks a domain or a class is refused, so that results stay comparable.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Names = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class ClassFolders:
-    """How a release lays its images out.
+    """Layout of a release's images.
 
     places   folders below the data root where it may be
     parts    folders between domain and class that are read as one, such as train and val
-    others   whether further domains and classes may be there and are left out
-    images   how many the release has; 0 if that is not known for certain
-    side     how large its images are, where all are squares of one size
-    size     what they are brought to unless the user says otherwise
-    needs    what a user without the files has to get, and how to lay it out
+    others   whether further domains and classes may exist, which are left out
+    images   number of images in the release; 0 if not known for certain
+    side     side of its images, where all are squares of one size
+    size     side they are resized to by default
+    needs    which files a user has to get, and their layout
     """
 
     name: str
@@ -57,7 +57,7 @@ class ClassFolders:
         )
 
     def present(self, root: Path) -> list[str]:
-        """The domains that have a folder below the data root."""
+        """List the domains that have a folder below the data root."""
         return [
             ours
             for ours, names in self.domains.items()
@@ -77,7 +77,7 @@ class ClassFolders:
         return FolderScan(folder, kept) if inside else replace(listed, files=kept)
 
     def _in_parts(self, folder: Path, domain: str) -> list[ImageFile]:
-        """Images of a domain whose classes are in part folders; their `domain` is the domain's folder."""
+        """List the images of a domain whose classes are in part folders; their `domain` is its folder."""
         if not any((folder / domain / part).is_dir() for part in self.parts):
             return []
         return [
@@ -105,7 +105,7 @@ def load_class_folders(layout: ClassFolders, request: DataRequest) -> DataSet:
 
 
 def relabel(files: Iterable[ImageFile], *, domains: Names, classes: Names) -> tuple[ImageFile, ...]:
-    """Give images our names of their domains and classes; those of no such domain or class are left out."""
+    """Rename the images' domains and classes to ours; images of any other domain or class are left out."""
     domain_of = {name: ours for ours, names in domains.items() for name in names}
     class_of = {name: ours for ours, names in classes.items() for name in names}
     return tuple(
@@ -116,7 +116,7 @@ def relabel(files: Iterable[ImageFile], *, domains: Names, classes: Names) -> tu
 
 
 def _notes(layout: ClassFolders, scan: FolderScan, images: int, size: int) -> list[str]:
-    """Say how this copy differs from the release."""
+    """Describe how this copy differs from the release."""
     notes = []
     if layout.side:
         notes.append(f"images brought to {size} px from {_side_text(scan, layout.side)}")
@@ -126,7 +126,7 @@ def _notes(layout: ClassFolders, scan: FolderScan, images: int, size: int) -> li
 
 
 def _side_text(scan: FolderScan, released: int) -> str:
-    """Say how large the files of this copy are, by the first that opens."""
+    """Describe the size of this copy's files, by the first that opens."""
     for file in scan.files:
         try:
             with Image.open(scan.folder / file.name) as image:

@@ -1,4 +1,4 @@
-"""The ten digits as MNIST, MNIST-M, USPS, SVHN and SYN show them; the collections that are there are used."""
+"""The ten digits from MNIST, MNIST-M, USPS, SVHN and SYN; the collections that are present are used."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def read_digits(root: Path, name: str) -> tuple[Pixels, Indices]:
 
 
 def present_digits(root: Path) -> list[str]:
-    """The collections whose files are below the data root."""
+    """List the collections whose files are below the data root."""
     return [name for name in DIGIT_DOMAINS if _exists(root, name)]
 
 
@@ -106,7 +106,7 @@ def _read_npz(path: Path) -> tuple[Pixels, Indices]:
 
 
 def _read_svhn(folder: Path) -> tuple[Pixels, Indices]:
-    """Read the release, which keeps the number of the image last and calls the digit zero 10."""
+    """Read the release, which has the image index as the last axis and labels the digit zero 10."""
     from scipy.io import loadmat
 
     images, labels = [], []
@@ -166,7 +166,7 @@ def _read_idx(path: Path) -> Pixels:
 def _as_npz(
     read: Callable[[Mapping[str, Path]], dict[str, Pixels]],
 ) -> Callable[[Mapping[str, Path], Path], None]:
-    """Make a conversion that writes what `read` gives."""
+    """Create a conversion that writes what `read` returns."""
 
     def convert(files: Mapping[str, Path], target: Path) -> None:
         try:
@@ -230,7 +230,7 @@ _CHUNK = 4096
 
 
 def resize_images(images: Pixels, size: int, *, smooth: bool = False) -> Pixels:
-    """Bring (n, height, width, channels) to squares: bilinear with antialiasing, or bicubic if `smooth`."""
+    """Resize (n, height, width, channels) to squares: bilinear with antialiasing, or bicubic if `smooth`."""
     if images.shape[1:3] == (size, size):
         return images
     mode = "bicubic" if smooth else "bilinear"
@@ -244,7 +244,7 @@ def resize_images(images: Pixels, size: int, *, smooth: bool = False) -> Pixels:
 def rotate_images(images: Pixels, degrees: float) -> Pixels:
     """Rotate squares (n, side, side, channels) clockwise about their centre: bilinear, black outside.
 
-    A negative angle turns counter-clockwise.
+    A negative angle rotates counter-clockwise.
     """
     angle = math.radians(degrees)
     turn = torch.tensor([[math.cos(angle), math.sin(angle), 0.0], [-math.sin(angle), math.cos(angle), 0.0]])
@@ -258,7 +258,7 @@ def rotate_images(images: Pixels, degrees: float) -> Pixels:
 
 
 def to_rgb(images: Pixels) -> Pixels:
-    """Give (n, height, width) or one-channel images three equal channels."""
+    """Convert (n, height, width) or one-channel images to three equal channels."""
     if images.ndim == 3:
         images = images[..., None]
     return np.repeat(images, 3, axis=3) if images.shape[3] == 1 else images

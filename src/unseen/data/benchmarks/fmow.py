@@ -1,8 +1,8 @@
-"""FMoW-WILDS: what land is used for, from satellite images of sixteen years, judged on the last two.
+"""FMoW-WILDS: land use from satellite images of sixteen years, tested on the last two.
 
-A domain is a year, a group a region of the world. As in WILDS, the years up to 2012 train, of 2013 to 2015
-only the release's validation images are used (to choose), of 2016 and 2017 only its test images (to judge),
-and the region "Other" counts for the average but cannot be the worst.
+A domain is a year, a group a region of the world. As in WILDS, the years up to 2012 are for training, of 2013
+to 2015 only the release's validation images are used (for model selection), of 2016 and 2017 only its test
+images, and the region "Other" counts in the average but cannot be the worst.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def load_fmow(request: DataRequest) -> DataSet:
 
 
 def _is_used(row: Row) -> bool:
-    """Whether the row's part of the release is one that its year is used for; `seq` never is."""
+    """Check whether the row's part of the release is one that its year is used for; `seq` never is."""
     if row["split"] not in _PARTS:
         return False
     return row["split"] in _PARTS_OF_YEAR.get(_year(row), _PARTS)

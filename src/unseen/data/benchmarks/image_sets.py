@@ -1,6 +1,6 @@
-"""Image sets of the papers that come as class folders: PACS, VLCS, Office-Home, TerraIncognita, Digits-DG.
+"""Image sets of the papers, released as class folders: PACS, VLCS, Office-Home, TerraIncognita, Digits-DG.
 
-Domains and classes are named like the folders of the usual releases; other spellings are understood.
+Domains and classes are named like the folders of the usual releases; other spellings are accepted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from unseen.data.sources import SOURCES, Source
 
 
 def same(*names: str) -> Names:
-    """Folders that are called as we call them."""
+    """Map names to folders of the same name."""
     return {name: (name,) for name in names}
 
 
@@ -88,7 +88,7 @@ DOMAINBED = "github.com/facebookresearch/DomainBed (domainbed/scripts/download.p
 
 
 def register(layout: ClassFolders, description: str, *, licence: str, where: str) -> None:
-    """Enter a set into the registry."""
+    """Register a set."""
     SOURCES.register(layout.name)(
         Source(
             load=partial(load_class_folders, layout),

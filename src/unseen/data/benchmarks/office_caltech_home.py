@@ -1,6 +1,6 @@
-"""Office-Caltech-Home: seven domains, made of Office-Home and Office-Caltech by the classes both have.
+"""Office-Caltech-Home: seven domains of Office-Home and Office-Caltech, with the classes both have.
 
-The set of the CSAC paper (section 4.1), which names the domains and leaves DSLR out for having few images but
+The set of the CSAC paper (section 4.1), which names the domains and leaves out DSLR for its few images but
 does not list the classes. Office-Caltech has ten: the eight below, headphones and projectors. Office-Home
 has folders for neither of the last two, so eight are common.
 """
@@ -58,7 +58,7 @@ def load_office_caltech_home(request: DataRequest) -> DataSet:
 
 
 def _below(root: Path, scan: FolderScan) -> list[ImageFile]:
-    """Name the files from the data root on, as two folders are read together."""
+    """Name the files relative to the data root, since two folders are read together."""
     place = scan.folder.relative_to(root).as_posix()
     return [replace(file, name=f"{place}/{file.name}") for file in scan.files]
 

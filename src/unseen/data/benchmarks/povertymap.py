@@ -1,7 +1,7 @@
 """PovertyMap-WILDS: the wealth of African villages from satellite images of eight channels.
 
-A domain is a country's towns or its countryside (46 of them, as the PPDG paper counts), and the groups are
-town and country: WILDS judges by the correlation in the worse one. Countries are held out as in its fold A.
+A domain is the urban or the rural part of a country (46 domains, as in the PPDG paper), and the groups are
+urban and rural: WILDS reports the correlation in the worse one. Countries are held out as in its fold A.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def read_landsat(path: Path, size: int) -> npt.NDArray[np.float32]:
 
 
 def _array_x(path: Path, tries: int = 9) -> npt.NDArray[np.float32]:
-    """Read the array; again where Python 3.11 stumbles (SystemError) over headers parsed in threads."""
+    """Read the array; retry where Python 3.11 fails (SystemError) on headers parsed in threads."""
     try:
         with np.load(path) as arrays:
             values: npt.NDArray[np.float32] = arrays["x"].astype(np.float32)

@@ -1,6 +1,6 @@
-"""Digits turned by 0, 15, ..., 75 degrees, one domain per angle.
+"""Digits rotated by 0, 15, ..., 75 degrees, one domain per angle.
 
-`rotated-digits` comes with scikit-learn and needs no download. `rotated-mnist` is the set of the CSAC
+`rotated-digits` is part of scikit-learn and needs no download. `rotated-mnist` is the set of the CSAC
 paper (section 5: clockwise, the same 100 images per class in every domain), `rotated-mnist-disjoint` that
 of DomainBed (counter-clockwise, all 70000 images, each in one domain only).
 """
@@ -30,12 +30,12 @@ from unseen.seeding import numpy_generator
 ANGLES = (0, 15, 30, 45, 60, 75)
 _PER_CLASS = 100
 _STROKES = 0.75
-"""scikit-learn's digits touch the edge; this part of the side keeps them whole at every angle."""
+"""scikit-learn's digits touch the edge; at this fraction of the side they stay whole at every angle."""
 _MNIST_FILE = f"digits/mnist.npz (arrays {', '.join(NPZ_KEYS)}; uint8)"
 
 
 def load_rotated_digits(request: DataRequest) -> DataSet:
-    """Load scikit-learn's 1797 digits; every image is in one domain only, classes spread evenly."""
+    """Load scikit-learn's 1797 digits; every image is in one domain only, classes are balanced."""
     from sklearn.datasets import load_digits
 
     bundled = load_digits()
@@ -73,7 +73,7 @@ def load_rotated_mnist(request: DataRequest) -> DataSet:
 
 
 def load_rotated_mnist_disjoint(request: DataRequest) -> DataSet:
-    """Load the DomainBed variant: all images, shuffled, every sixth to an angle."""
+    """Load the DomainBed variant: all images, shuffled, one sixth per angle."""
     images, targets = _mnist(request)
     order = numpy_generator(0, "rotated-mnist-disjoint").permutation(len(targets))
     return _rotate_domains(
@@ -101,7 +101,7 @@ def _add_margin(images: Pixels, size: int) -> Pixels:
 
 
 def _spread_over_angles(targets: Indices, *, purpose: str) -> list[Indices]:
-    """Deal the shuffled samples of each class out to the angles in turn."""
+    """Assign the shuffled samples of each class to the angles in turn."""
     order = numpy_generator(0, purpose).permutation(len(targets))
     dealt = order[np.argsort(targets[order], kind="stable")]
     return [np.sort(dealt[first :: len(ANGLES)]) for first in range(len(ANGLES))]

@@ -1,7 +1,7 @@
 """Shared by the WILDS sets: a table of metadata and the samples' files, as officially released.
 
 Koh et al., "WILDS: A Benchmark of in-the-Wild Distribution Shifts", ICML 2021. The domains of the official
-test are held out by default, and those of the official (out-of-distribution) validation choose the round.
+test are held out by default, and those of the official (out-of-distribution) validation select the round.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Release:
 
     places   folders below the data root; the first is the one that the package `wilds` makes
     table    the metadata file
-    columns  what is read of it
+    columns  the columns that are read
     """
 
     name: str
@@ -42,7 +42,7 @@ class Release:
 
     @property
     def needs(self) -> str:
-        """Name what a user has to put below the data root."""
+        """Name the files that a user has to put below the data root."""
         return f"the WILDS release as {self.places[0]}/ with {self.table} in it"
 
     def acquisition(self, licence: str) -> Acquisition:
@@ -104,7 +104,7 @@ def load_samples(
     classes: tuple[str, ...] = (),
     form: ImageDecoder = RGB,
 ) -> DataSet:
-    """Decode the samples' files (once, into the cache) and lay everything out as one data set."""
+    """Decode the samples' files (once, into the cache) and build one data set."""
     files = [_image_file(folder, sample) for sample in samples]
     decoded = decode_images(
         folder, files, size=request.image_size or size, progress=request.progress, form=form
@@ -151,7 +151,7 @@ def _image_file(folder: Path, sample: Sample) -> ImageFile:
 
 
 def _number_names(names: Sequence[str]) -> tuple[Indices, tuple[str, ...]]:
-    """Number names in their sorted order; the empty one is -1."""
+    """Number names in sorted order; the empty one is -1."""
     known = tuple(sorted(set(names) - {""}))
     number = {name: place for place, name in enumerate(known)} | {"": -1}
     return np.array([number[name] for name in names], np.int64), known

@@ -1,8 +1,8 @@
-"""A cache of decoded images: a memory-mapped file that later starts, and other processes, only open.
+"""A cache of decoded images: a memory-mapped file that later runs and other processes only open.
 
 An entry is named by the folder, the image size, the decoder's version and every file's name, size and
-time of change, so it is never used for other images. It counts only with its description (JSON)
-next to it, and both are put in place in one step each, so a killed process leaves nothing that is used.
+time of change, so it is never used for other images. It is valid only with its description (JSON) next to it,
+and both are written atomically, so a killed process leaves nothing that is used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class DecodedImages:
-    """Decoded images in the order of the files asked for, without the unreadable ones.
+    """Decoded images in the order of the requested files, without the unreadable ones.
 
     unreadable  name -> reason
     digest      hash of the pixels alone
@@ -75,7 +75,7 @@ def decode_images(
 
 
 class _Decoding:
-    """Decodes the files, remembering those that cannot be."""
+    """Decodes the files and records those that cannot be decoded."""
 
     def __init__(
         self, folder: Path, files: Sequence[ImageFile], size: int, form: ImageDecoder, progress: Progress
@@ -142,7 +142,7 @@ class _Entry:
         self._remove_others()
 
     def _fill(self, temporary: Path, decoding: _Decoding, digest: Any) -> None:
-        """Write image after image (a full disk is then an error, not a crash), the count at the end."""
+        """Write the images one by one (a full disk is then an error, not a crash), the count at the end."""
         with temporary.open("wb") as out:
             start = self._write_header(out, len(self.files))
             for image in decoding.images():

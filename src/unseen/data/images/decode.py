@@ -1,7 +1,7 @@
-"""Decode image files to uint8 RGB squares, whatever their kind: grey, palette, CMYK, 16-bit, float, rotated.
+"""Decode image files of any kind to uint8 RGB squares: grey, palette, CMYK, 16-bit, float, rotated.
 
 The whole image is resized (bilinear with antialiasing, no crop). Transparent parts become white. Of an
-animation the first frame is used. A file that cannot be decoded to its end is refused, never half used.
+animation the first frame is used. A file that cannot be decoded to its end is refused, never used in part.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from unseen.devices import available_cores
 
 DECODER_VERSION = 1
-"""Raised whenever the same file would decode to other pixels, so that old caches are not used."""
+"""Incremented whenever the same file would decode to other pixels, so that old caches are not used."""
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 Pixels = npt.NDArray[np.uint8]
@@ -34,9 +34,9 @@ class UnreadableImageError(Exception):
 
 @dataclass(frozen=True)
 class ImageDecoder:
-    """What files are decoded to: how one is read at a size, its channels and their type.
+    """Decoder: how a file is read at a given size, and the channels and type that result.
 
-    version  raised whenever the same file would give other values, so that old caches are not used
+    version  incremented whenever the same file would give other values, so that old caches are not used
     """
 
     name: str
@@ -55,12 +55,12 @@ RGB = ImageDecoder("rgb", decode_image, channels=3, dtype="|u1", version=DECODER
 
 
 def describe_image(path: Path) -> str:
-    """Decode one file to its end and say what is unusual about it; empty for an ordinary RGB image."""
+    """Decode one file to its end and describe what is unusual about it; empty for an ordinary RGB image."""
     return _read(path, _unusual)
 
 
 def map_in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """Yield `work(item)` in order from a pool of threads (Pillow decodes outside Python's lock)."""
+    """Yield `work(item)` in order from a pool of threads (Pillow decodes without the GIL)."""
     with ThreadPoolExecutor(available_cores()) as pool:
         for start in range(0, len(items), _WINDOW):
             yield from pool.map(work, items[start : start + _WINDOW])
@@ -111,7 +111,7 @@ def _is_sixteen_bit(image: Image.Image) -> bool:
 
 
 def _eight_bits(values: npt.NDArray[Any], *, sixteen: bool) -> Pixels:
-    """Scale grey values to 0..255: 16-bit by 257; others by the smallest usual range that holds them."""
+    """Scale grey values to 0..255: 16-bit by 257; others by the smallest usual range that contains them."""
     low, high = float(values.min()), float(values.max())
     if not (low >= 0 and high <= 65535):
         raise UnreadableImageError(f"grey values {low:g} to {high:g}; expected 0..1, 0..255 or 0..65535")

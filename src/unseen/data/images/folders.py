@@ -11,7 +11,7 @@ from unseen.data.dataset import DataSet, Indices
 from unseen.data.formats import FORMATS, DataFormat
 from unseen.data.images.cache import DecodedImages, decode_images
 from unseen.data.images.image_check import check_folder, check_scan
-from unseen.data.images.scan import FolderScan, scan_folder, scan_site
+from unseen.data.images.scan import SITE_LAYOUT, FolderScan, scan_folder, scan_site
 from unseen.data.site_data import SiteSamples, fingerprint_site
 from unseen.data.sources import DataRequest
 from unseen.data.validate import DataCheck
@@ -26,10 +26,10 @@ class ImageFolderFormat(DataFormat):
 
     expects = "a folder domain/class/image"
     contents = "images"
-    priority = -1  # takes any folder, so it is asked last
+    priority = -1  # matches any folder, so it is tried last
 
     def matches(self, path: Path) -> bool:
-        """Take every folder."""
+        """Match every folder."""
         return path.is_dir()
 
     def load(self, request: DataRequest) -> DataSet:
@@ -74,7 +74,7 @@ def load_site_folder(site: str, request: DataRequest) -> SiteSamples:
     path = request.path
     scan = scan_site(path, site=site)
     if not scan.files:
-        raise UnseenError(f"{path}: no images found; a site's folder is laid out CLASS/IMAGE, say dog/1.jpg")
+        raise UnseenError(f"{path}: no images found; {SITE_LAYOUT}")
     decoded = decode_images(
         path, scan.files, size=request.image_size or DEFAULT_IMAGE_SIZE, progress=request.progress
     )
@@ -97,7 +97,7 @@ def load_site_folder(site: str, request: DataRequest) -> SiteSamples:
 
 
 def note_unreadable(path: Path, scan: FolderScan, decoded: DecodedImages, *, allowed: bool) -> str:
-    """Note the unreadable files that are left out, or refuse to."""
+    """Note the unreadable files that are left out, or raise an error."""
     first, reason = next(iter(decoded.unreadable.items()))
     others = len(decoded.unreadable) - 1
     seen = f"unreadable image {first} ({reason})" + (f" and {others} more" if others else "")

@@ -1,4 +1,4 @@
-"""Check folders of images file by file: what cannot be read, what is converted, what may leak."""
+"""Check folders of images file by file: unreadable files, converted files, possible leaks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unseen.data.validate import DataCheck, balance_warnings
 
 
 def check_folder(path: Path, *, progress: Progress = no_progress) -> DataCheck:
-    """Decode every image of `domain/class/image` to its end and report all that is odd."""
+    """Decode every image of `domain/class/image` to its end and report everything unusual."""
     scan = scan_folder(path)
     return check_scan(scan, problem=scan.problem() or _one_class(scan), progress=progress)
 
@@ -67,7 +67,7 @@ def _look(path: Path) -> _Look:
 
 
 def _name_warnings(scan: FolderScan) -> list[str]:
-    """Warn of class names that are probably meant to be one."""
+    """Warn about class names that are probably meant to be the same."""
     same: dict[str, list[str]] = defaultdict(list)
     for label in scan.classes:
         same[label.strip().casefold()].append(label)
@@ -79,7 +79,7 @@ def _name_warnings(scan: FolderScan) -> list[str]:
 
 
 def _copy_warnings(copies: Mapping[str, list[str]]) -> list[str]:
-    """Warn of files that are in several domains, which lets the held-out domain leak."""
+    """Warn about files that are in several domains, so that the held-out domain leaks."""
     leaks = [names for names in copies.values() if len({name.split("/")[0] for name in names}) > 1]
     if not leaks:
         return []

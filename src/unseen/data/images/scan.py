@@ -1,4 +1,4 @@
-"""List a folder of images `domain/class/image` without opening a single file."""
+"""List a folder of images `domain/class/image` without opening any file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SITE_LAYOUT = "a site's folder is laid out CLASS/IMAGE, for example dog/1.jpg"
 
 @dataclass(frozen=True)
 class ImageFile:
-    """One image: its name below the folder, its place, and what tells that it has changed."""
+    """One image: its name below the folder, its place, and the values that show a change."""
 
     name: str
     domain: str
@@ -27,13 +27,13 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class FolderScan:
-    """The images of a folder and all that is odd about its layout.
+    """The images of a folder and everything unusual about its layout.
 
     empty_classes    class folders without an image, as domain/class
     empty_domains    folders of the first level without any image below
     misplaced         images outside class folders: in the folder itself or in a domain's folder
-    too_deep         folders inside class folders, not looked into
-    other_files      files among the images that are no images by their name
+    too_deep         folders inside class folders, not searched
+    other_files      files among the images that are not images by name
     """
 
     folder: Path
@@ -55,12 +55,12 @@ class FolderScan:
         return tuple(sorted({file.label for file in self.files}))
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Files per domain and class."""
+        """Count files per domain and class."""
         found = Counter((file.domain, file.label) for file in self.files)
         return {domain: {label: found[domain, label] for label in self.classes} for domain in self.domains}
 
     def problem(self) -> str | None:
-        """Say in one line why this folder cannot be trained on, or None."""
+        """Explain in one line why this folder cannot be trained on; None if it can."""
         if not self.files and self.misplaced:
             return f"{self.folder}: images such as {self.misplaced[0]} are outside class folders; {LAYOUT}"
         if not self.files:
@@ -79,7 +79,7 @@ class FolderScan:
         return None
 
     def problem_of_site(self) -> str | None:
-        """Say in one line why a site cannot take part with its folder CLASS/IMAGE, or None."""
+        """Explain in one line why a site cannot join with its folder CLASS/IMAGE; None if it can."""
         if not self.files and self.too_deep:
             return (
                 f"{self.folder}: found folders such as {self.too_deep[0]} in place of images; {SITE_LAYOUT}"
@@ -89,14 +89,14 @@ class FolderScan:
         return None
 
     def oddities(self) -> tuple[str, ...]:
-        """One line for each thing that was found and left out."""
+        """Return one line for each finding that was left out."""
         return tuple(
             f"{_some(names)} {text}"
             for names, text in (
                 (self.empty_classes, "empty: that domain has no example of the class"),
                 (self.empty_domains, "left out: no images below"),
                 (self.misplaced, "left out: outside class folders"),
-                (self.too_deep, "not looked into: folders inside a class folder"),
+                (self.too_deep, "not searched: folders inside a class folder"),
                 (self.other_files, "left out: not an image by its name"),
             )
             if names
@@ -104,7 +104,7 @@ class FolderScan:
 
 
 def scan_folder(folder: Path) -> FolderScan:
-    """List a folder; hidden files and folders are passed over."""
+    """List a folder; hidden files and folders are skipped."""
     if not folder.is_dir():
         raise UnseenError(f"no such folder: {folder}; {LAYOUT}")
     found = _Findings(folder)
@@ -180,7 +180,7 @@ class _Findings:
         return folders
 
     def _class(self, domain: str, label: os.DirEntry[str], *, below: str) -> bool:
-        """Take up the images of one class folder and say whether there are any."""
+        """Add the images of one class folder and return whether there are any."""
         before = len(self.files)
         for entry in _entries(label.path):
             name = f"{below}{label.name}/{entry.name}"
@@ -207,7 +207,7 @@ def _is_image(name: str) -> bool:
 def _state(entry: os.DirEntry[str]) -> tuple[int, int]:
     try:
         found = entry.stat()
-    except OSError:  # a link to nowhere: kept, so that decoding reports it
+    except OSError:  # a broken link: kept, so that decoding reports it
         return -1, -1
     return found.st_size, found.st_mtime_ns
 

@@ -1,7 +1,7 @@
 """Encode raw tables as network inputs, with statistics of the source domains alone.
 
 Numbers are scaled, missing ones filled with the mean and flagged, texts become one-hot columns. All of it is
-learned from the clients' training rows, so a held-out domain cannot shape what it is judged on. A client
+learned from the clients' training rows, so a held-out domain has no influence on it. A client
 discloses counts and sums per column; merging is a plain sum, so it also works under secure aggregation.
 """
 
@@ -23,7 +23,7 @@ Statistics = dict[str, npt.NDArray[Any]]
 def client_statistics(
     data: DataSet, rows: Indices, *, about: npt.NDArray[np.float64] | None = None
 ) -> Statistics:
-    """Sum up some rows of a raw table: one entry for each of its columns, then the target.
+    """Sum some rows of a raw table: one entry per column, then the target.
 
     count, missing       present and missing values
     sum, square          sums of values and of squares, about given centres (default 0): a second round
@@ -58,7 +58,7 @@ def merge_statistics(parts: Sequence[Statistics]) -> Statistics:
 
 
 def means(statistics: Statistics, *, about: npt.NDArray[np.float64] | None = None) -> npt.NDArray[np.float64]:
-    """Mean of every column, 0 where no value is present."""
+    """Compute the mean of every column, 0 where no value is present."""
     mean: npt.NDArray[np.float64] = statistics["sum"] / np.maximum(statistics["count"], 1)
     return mean if about is None else mean + about
 
@@ -72,7 +72,7 @@ def standard_deviations(statistics: Statistics, mean: npt.NDArray[np.float64]) -
 
 
 def _target_values(data: DataSet, rows: Indices) -> npt.NDArray[np.float64]:
-    """Targets to be scaled; classes are not, and count as missing."""
+    """Return the targets to scale; classes are not scaled and count as missing."""
     if data.task_type.standardizes_targets:
         return data.targets[rows].astype(np.float64)
     return np.full(len(rows), np.nan)
@@ -83,12 +83,12 @@ __all__ = ["TableEncoding", "client_statistics", "encode", "fit_encoding", "merg
 ScalingStatistics = Literal["federated", "local"]
 SCALINGS: tuple[ScalingStatistics, ...] = ("federated", "local")
 LARGEST = 1e6
-"""Scaled values are cut off here, far beyond any source value, so that none overflows."""
+"""Bound on scaled values, far beyond any source value, so that none overflows."""
 
 
 @dataclass(frozen=True)
 class TableEncoding:
-    """How a raw table becomes inputs.
+    """Encoding of a raw table as network inputs.
 
     columns     the raw columns, with all levels that raw inputs number
     means, stds of each numeric column over the sources (0 and 1 for text)
@@ -157,7 +157,7 @@ class TableEncoding:
 
     @classmethod
     def from_dict(cls, described: Mapping[str, Any]) -> TableEncoding:
-        """Read what `to_dict` wrote, also after a trip through JSON."""
+        """Read what `to_dict` returned, also after a round trip through JSON."""
         fields: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in described.items()
         }
@@ -176,7 +176,7 @@ def fit_encoding(
     if statistics not in SCALINGS:
         raise unknown_name("table statistics", statistics, SCALINGS)
     if not data.columns:
-        raise ValueError(f"{data.name} is no raw table: it has no columns to encode")
+        raise ValueError(f"{data.name} is not a raw table: it has no columns to encode")
     first = merge_statistics([client_statistics(data, rows) for rows in client_rows])
     centres = means(first)
     second = merge_statistics([client_statistics(data, rows, about=centres) for rows in client_rows])
@@ -203,7 +203,7 @@ def fit_encoding(
 
 
 def encode(data: DataSet, encoding: TableEncoding) -> DataSet:
-    """Encode a raw table; regression targets are standardised. The fingerprint stays the raw table's."""
+    """Encode a raw table; regression targets are standardized. The fingerprint stays the raw table's."""
     raw = _align(data, encoding.columns)
     inputs = np.empty((len(data), len(encoding.feature_names)), dtype=np.float32)
     for domain in data.domains:

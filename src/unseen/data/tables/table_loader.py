@@ -38,7 +38,7 @@ class TableFormat(DataFormat):
     contents = "table"
 
     def matches(self, path: Path) -> bool:
-        """Take files by their suffix."""
+        """Match files by suffix."""
         return path.is_file() and path.suffix.lower() in TABLE_SUFFIXES
 
     def load(self, request: DataRequest) -> DataSet:
@@ -123,12 +123,12 @@ def _check_request(path: Path, table: Any, request: DataRequest) -> None:
 
 
 def _are_mostly_different(groups: int, rows: int) -> bool:
-    """Tell whether most rows have different values, so that the column cannot be meant to group them."""
+    """Check whether most rows have different values, so that the column cannot be meant to group them."""
     return groups > max(MOST_CLASSES_OF_INTEGERS, rows / 2)
 
 
 def _decide_task(target: Any) -> str:
-    """Texts, truth values and few different integers are classes; all else is a quantity."""
+    """Choose the task: texts, booleans and few different integers are classes, all else is a quantity."""
     from pyarrow import types
 
     if is_text(target) or types.is_boolean(target.type):

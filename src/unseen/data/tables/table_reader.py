@@ -42,7 +42,7 @@ def read_arrow(path: Path) -> Any:
 
 
 def _expand_dictionaries(table: Any) -> Any:
-    """Spell out columns that are stored as numbered levels, as data frames write them."""
+    """Decode dictionary-encoded columns, as data frames write them."""
     from pyarrow import types
 
     for position, field in enumerate(table.schema):
@@ -53,7 +53,7 @@ def _expand_dictionaries(table: Any) -> Any:
 
 
 def _read_csv(path: Path) -> Any:
-    """Read CSV; one block for the whole file, so that every value has a say in its column's type."""
+    """Read CSV; one block for the whole file, so that every value counts for its column's type."""
     from pyarrow import csv
 
     with path.open("rb") as file:
@@ -95,7 +95,7 @@ def level_numbers(array: Any, missing: tuple[str, ...] = ("",)) -> tuple[Indices
 
 
 def numbers(array: Any) -> npt.NDArray[np.float64] | None:
-    """Read a column of numbers, truth values or dates (days since 1970), NaN where missing; else None."""
+    """Read a column of numbers, booleans or dates (days since 1970), NaN where missing; else None."""
     import pyarrow
     from pyarrow import types
 
@@ -114,7 +114,7 @@ def numbers(array: Any) -> npt.NDArray[np.float64] | None:
 
 
 def is_text(array: Any) -> bool:
-    """Whether a column holds texts."""
+    """Check whether a column contains texts."""
     from pyarrow import types
 
     kind = array.type
@@ -122,7 +122,7 @@ def is_text(array: Any) -> bool:
 
 
 def read_column(name: str, array: Any) -> tuple[Column, Floats, str] | str:
-    """Give a feature column, its raw values and a note (or ""); only a reason if it cannot be used."""
+    """Return a feature column, its raw values and a note (or ""); only a reason if it cannot be used."""
     if not name or name.startswith("__index_level_"):
         return "row numbers without a name"
     values = numbers(array)
@@ -140,7 +140,7 @@ def read_column(name: str, array: Any) -> tuple[Column, Floats, str] | str:
 
 
 def finite(values: npt.NDArray[np.float64]) -> tuple[Floats, int]:
-    """Bring values to float32 with NaN for those that are infinite there, and count these."""
+    """Convert values to float32 with NaN for those that are infinite there, and count these."""
     with np.errstate(over="ignore"):
         raw = values.astype(np.float32)
     broken = np.isinf(raw)
@@ -152,7 +152,7 @@ def _is_missing(value: Any, missing: tuple[str, ...]) -> bool:
 
 
 def _name(value: Any) -> str:
-    """Spell a value as a name; whole numbers without a point, truth values in lower case."""
+    """Format a value as a name; whole numbers without a point, booleans in lower case."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
