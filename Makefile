@@ -1,4 +1,4 @@
-# `make demo` and `make test` do all the set-up on a fresh machine; the second time they start at once.
+# `make demo` and `make test` do all the setup on a fresh machine; later calls start immediately.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -34,14 +34,14 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e ".[dev]"
 	@touch $@ $(VENV)/.base
 
-# The tests of the report page use Debian's Chromium; where it cannot be had they are skipped and say so.
+# The tests of the report page use Debian's Chromium; where it cannot be installed they are skipped, with the reason.
 browser:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "Installing Chromium for the tests of the report page ..."; \
 	    (apt-get update -qq && apt-get install -y -qq chromium chromium-driver) >/dev/null 2>&1 \
 	      || echo "Chromium could not be installed: its tests will be skipped"; \
-	  else echo "No Chromium here and no right to install it: its tests will be skipped"; fi; }
+	  else echo "Chromium is missing and cannot be installed without root: its tests will be skipped"; fi; }
 
 clean:
 	rm -rf $(VENV) demo runs .pytest_cache .mypy_cache .ruff_cache
