@@ -61,7 +61,7 @@ def test_the_servers_view_is_the_gradient(make_experiment):
     prepare, network = seen.experiment.prepare, seen.observed.network
     client = seen.experiment.federation[0]
     rows = seen.images[client.name]
-    inputs = prepare.normalise.finish(pixels(seen.experiment.data, rows))
+    inputs = prepare.normalize.finish(pixels(seen.experiment.data, rows))
     targets = torch.from_numpy(seen.experiment.data.targets[rows])
     expected = torch.autograd.grad(F.cross_entropy(network(inputs), targets), list(network.parameters()))
     reading = read_message(
@@ -158,7 +158,7 @@ def test_time_is_bounded_and_every_iteration_ticks(make_experiment):
             seen.observed.gradient(flat),
             count=1,
             shape=(3, 8, 8),
-            normalise=seen.experiment.prepare.normalise,
+            normalize=seen.experiment.prepare.normalize,
             effort=AttackEffort(iterations=5, restarts=2, seconds=seconds),
             generator=torch_generator(0, "test"),
             tick=lambda: ticks.append(1),

@@ -19,9 +19,9 @@ def images(channels: int = 3, *, last: bool = True) -> torch.Tensor:
     return turned if last else turned.contiguous()
 
 
-def formula(inputs: torch.Tensor, normalise: Normalize) -> torch.Tensor:
+def formula(inputs: torch.Tensor, normalize: Normalize) -> torch.Tensor:
     mean, std = (
-        torch.tensor(values).double().view(1, -1, 1, 1) for values in (normalise.mean, normalise.std)
+        torch.tensor(values).double().view(1, -1, 1, 1) for values in (normalize.mean, normalize.std)
     )
     return (inputs.double() / 255 - mean) / std
 
@@ -29,10 +29,10 @@ def formula(inputs: torch.Tensor, normalise: Normalize) -> torch.Tensor:
 @pytest.mark.parametrize("last", [True, False])
 @given(values=st.lists(st.tuples(small, positive), min_size=3, max_size=3))
 def test_one_step_and_two_steps_equal_the_formula(last: bool, values: list[tuple[float, float]]) -> None:
-    normalise = Normalize(mean=tuple(mean for mean, _ in values), std=tuple(std for _, std in values))
+    normalize = Normalize(mean=tuple(mean for mean, _ in values), std=tuple(std for _, std in values))
     inputs = images(last=last)
-    expected = formula(inputs, normalise)
-    for result in (normalise(inputs), normalise.finish(normalise.scale(inputs))):
+    expected = formula(inputs, normalize)
+    for result in (normalize(inputs), normalize.finish(normalize.scale(inputs))):
         assert result.dtype == torch.float32
         assert result.stride() == inputs.stride()
         torch.testing.assert_close(result.double(), expected, atol=1e-5, rtol=1e-5)
@@ -40,9 +40,9 @@ def test_one_step_and_two_steps_equal_the_formula(last: bool, values: list[tuple
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
 def test_one_value_serves_all_channels(channels: int) -> None:
-    normalise = Normalize(mean=(0.5,), std=(0.25,))
+    normalize = Normalize(mean=(0.5,), std=(0.25,))
     inputs = images(channels)
-    torch.testing.assert_close(normalise(inputs).double(), formula(inputs, normalise), atol=1e-5, rtol=0)
+    torch.testing.assert_close(normalize(inputs).double(), formula(inputs, normalize), atol=1e-5, rtol=0)
 
 
 def test_scaling_reaches_exactly_zero_and_one() -> None:
@@ -88,9 +88,9 @@ def test_the_plain_form_comes_back() -> None:
 
 @given(values=st.lists(st.tuples(small, positive), min_size=3, max_size=3))
 def test_undoing_gives_the_scaled_image_back(values: list[tuple[float, float]]) -> None:
-    normalise = Normalize(mean=tuple(mean for mean, _ in values), std=tuple(std for _, std in values))
-    scaled = normalise.scale(images())
-    torch.testing.assert_close(normalise.undo(normalise.finish(scaled)), scaled, atol=1e-5, rtol=1e-5)
+    normalize = Normalize(mean=tuple(mean for mean, _ in values), std=tuple(std for _, std in values))
+    scaled = normalize.scale(images())
+    torch.testing.assert_close(normalize.undo(normalize.finish(scaled)), scaled, atol=1e-5, rtol=1e-5)
     grey = Normalize(mean=(0.3,), std=(0.2,))
     torch.testing.assert_close(grey.undo(grey.finish(scaled)), scaled)
 

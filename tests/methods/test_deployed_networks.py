@@ -28,7 +28,7 @@ def test_what_is_deployed_is_exported_and_predicts_alike(method, settings, make_
     saved = load_model(tmp_path / "model.safetensors")
     pixels = torch.from_numpy(data.inputs[:12]).permute(0, 3, 1, 2)
     with torch.no_grad():
-        expected = workspace.deployed.eval()(experiment.prepare.normalise(pixels))
+        expected = workspace.deployed.eval()(experiment.prepare.normalize(pixels))
     torch.testing.assert_close(saved.outputs(pixels), expected)
     assert expected.std() > 0.01
     exported = export_model(tmp_path / "model.safetensors")

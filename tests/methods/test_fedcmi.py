@@ -38,7 +38,7 @@ def test_representations_of_a_class_come_nearer_to_one_another(make_experiment, 
         checkpoint, _ = go(experiment, str(weight), rounds=6)
         workspace = Workspace(experiment)
         workspace.flat.load(checkpoint.weights)
-        inputs = experiment.prepare.normalise(torch.from_numpy(experiment.data.inputs).permute(0, 3, 1, 2))
+        inputs = experiment.prepare.normalize(torch.from_numpy(experiment.data.inputs).permute(0, 3, 1, 2))
         with torch.no_grad():
             _, mean, deviation = workspace.module.represent(inputs, noise=torch.Generator())
         targets = torch.from_numpy(experiment.data.targets)

@@ -1,7 +1,9 @@
 """Averages of client states, whole or per layer, and the one buffer policy that all of them follow.
 
-Float buffers (batch-norm statistics) are averaged. Integer buffers (batch counters) take the largest value,
-since a fraction of a count has no meaning; where only a sum is known, they become the rounded mean.
+Float buffers (batch-norm statistics) are averaged with the weights of the parameters (`weighted_mean`,
+`layerwise_weighted_sum`) or with equal ones (`combine_clients`). Integer buffers (batch counters) take the
+largest value (`merge_buffers`), since a fraction of a count has no meaning; where only a sum is known, they
+become the rounded mean (`mean_from_sum`).
 """
 
 from __future__ import annotations

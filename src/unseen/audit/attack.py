@@ -62,7 +62,7 @@ def attack(
         [part.to(prepare.device) for part in view.gradient],
         count=view.count,
         shape=(channels, height, width),
-        normalise=prepare.normalise,
+        normalize=prepare.normalize,
         effort=effort,
         generator=torch_generator(experiment.seed, "audit: inversion", view.kind, *view.clients),
         tick=tick,

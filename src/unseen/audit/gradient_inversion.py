@@ -65,7 +65,7 @@ def invert(
     *,
     count: int,
     shape: tuple[int, ...],
-    normalise: Normalize,
+    normalize: Normalize,
     effort: AttackEffort,
     generator: torch.Generator,
     tick: Tick = lambda: None,
@@ -75,7 +75,7 @@ def invert(
     gradient  one tensor for each of the network's trainable parameters, in their order
     tick      called after every iteration
     """
-    victim = _Victim(network, gradient, normalise)
+    victim = _Victim(network, gradient, normalize)
     device = gradient[0].device
     labels = victim.labels(torch.rand((ARBITRARY, *shape), generator=generator).to(device), count).to(device)
     best: InversionResult | None = None
@@ -92,9 +92,9 @@ def invert(
 class _Victim:
     """The network as the attacker knows it, and the gradient that it saw."""
 
-    def __init__(self, network: Network, gradient: Sequence[Tensor], normalise: Normalize) -> None:
+    def __init__(self, network: Network, gradient: Sequence[Tensor], normalize: Normalize) -> None:
         self.network = _attackable(network)
-        self.normalise = normalise
+        self.normalize = normalize
         self.trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
         if [parameter.shape for parameter in self.trained] != [part.shape for part in gradient]:
             raise ValueError("a gradient needs one tensor of the right shape for each trainable parameter")
@@ -106,7 +106,7 @@ class _Victim:
         """Infer the labels of the batch."""
         head = self.network.head
         with torch.no_grad():
-            features = self.network.features(self.normalise.finish(arbitrary))
+            features = self.network.features(self.normalize.finish(arbitrary))
             probabilities = head(features).softmax(dim=1)
         weight = self._seen.get(id(head.weight), torch.zeros_like(head.weight))
         bias = None if head.bias is None else self._seen.get(id(head.bias))
@@ -115,7 +115,7 @@ class _Victim:
 
     def mismatch(self, images: Tensor, labels: Tensor) -> Tensor:
         """Return one minus the cosine between the seen gradient and that of the images."""
-        loss = F.cross_entropy(self.network(self.normalise.finish(images)), labels)
+        loss = F.cross_entropy(self.network(self.normalize.finish(images)), labels)
         own = torch.autograd.grad(loss, self.trained, create_graph=True, materialize_grads=True)
         along = torch.stack([(a * b).sum() for a, b in zip(own, self.direction, strict=True)]).sum()
         length = torch.stack([part.square().sum() for part in own]).sum().sqrt()

@@ -52,7 +52,7 @@ class TensorBoard(Callback):
         self._opened.flush()
 
     def on_train_end(self, end: RunEnd) -> None:
-        """Add the result and the report's score curves, and close the log."""
+        """Add the report's score curves, and close the log."""
         if self._opened is None:
             return
         step = int(end.result["rounds"])

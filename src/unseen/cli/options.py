@@ -171,6 +171,6 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
-            raise UsageError(f"--set takes KEY=VALUE, not {pair!r}")
+            raise UsageError(f"a setting is KEY=VALUE, not {pair!r}")
         settings[key.strip()] = value.strip()
     return settings

@@ -1,7 +1,8 @@
 """The exchange of one round between clients and the method's server half, through the protection.
 
-It also measures: every value that leaves a client passes here and is entered into the disclosure log.
-"""
+It also measures: every update and every answer to the protection is entered into the disclosure log here.
+What evaluations disclose is logged in `round_loop.py`, what leaves before the first round in
+`runner/start_record.py`, and the report's examples in `runner/finalize.py`."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ class Exchange:
     ) -> None:
         self.protection, self.left, self.traffic = experiment.protection, left, Traffic()
         position = {experiment.federation.names[position]: position for position in group}
-        self.side = ServerContext(
+        self.context = ServerContext(
             round=round,
             seed=experiment.seed,
             clients=tuple(position),
@@ -93,15 +94,15 @@ class Exchange:
 
     def begin(self) -> Message:
         """Open the round; return what goes to all clients with the weights."""
-        sealing = self.protection.begin(self.side)
-        self.traffic.down += len(self.side.clients) * _size(sealing)
+        sealing = self.protection.begin(self.context)
+        self.traffic.down += len(self.context.clients) * _size(sealing)
         return sealing
 
     def measure(self, replies: Sequence[Reply]) -> None:
         """Enter into the record what clients sent, usable or not."""
         for reply in replies:
             if reply.update is not None and not reply.update.withheld:
-                self.left.add(reply.client, self.protection.disclose(reply.update, self.side.method))
+                self.left.add(reply.client, self.protection.disclose(reply.update, self.context.method))
 
     def finish(self, rows: Tensor, replies: Sequence[Reply], sound: Sequence[ReceivedUpdate]) -> RoundUpdates:
         """Turn sound updates into what the method's server half gets."""
@@ -109,11 +110,11 @@ class Exchange:
         names = {client for client, _ in sound}
         kept = [place for place, reply in enumerate(replies) if reply.client in names]
         states = torch.empty(0) if self.protection.seals else _moved_together(rows, kept)
-        return self.protection.finish(self.side, sound, states)
+        return self.protection.finish(self.context, sound, states)
 
     def conclude(self, weights: Tensor) -> Tensor:
         """Let the protection look at the new global weights."""
-        return self.protection.conclude(weights, self.side)
+        return self.protection.conclude(weights, self.context)
 
 
 def _size(message: Message) -> int:

@@ -201,17 +201,17 @@ class Workspace:
             state=state,
             progress=start.progress,
         )
-        side = self._side(
+        context = self._client_context(
             client.name, start.round, protection_state, received=start.sealing, start=start.weights
         )
-        experiment.protection.before_training(work, side)
+        experiment.protection.before_training(work, context)
         with global_torch_seed(experiment.seed, "dropout", client.name, start.round):
             update = experiment.method.client(work)
-        require_declared(update, side.method)
+        require_declared(update, context.method)
         if experiment.update_dtype != "float32":
             rounded = update.weights.to(UPDATE_DTYPES[experiment.update_dtype]).to(torch.float32)
             update = replace(update, weights=rounded)
-        return seal_update(experiment.protection, update, side)
+        return seal_update(experiment.protection, update, context)
 
     def reason_against(self, update: Update) -> str:
         """Why a server cannot use an update, or nothing; what is sealed was looked at by its client."""
@@ -223,9 +223,9 @@ class Workspace:
         self, client: str, state: MutableMapping[str, Tensor], message: Message, round: int
     ) -> Message:
         """Let one client reply to a message of the protection's server half."""
-        return answer_message(self.experiment.protection, message, self._side(client, round, state))
+        return answer_message(self.experiment.protection, message, self._client_context(client, round, state))
 
-    def _side(
+    def _client_context(
         self,
         client: str,
         round: int,

@@ -37,7 +37,7 @@ MOST_CLIENTS = 1000
 MOST_EXAMPLES = 24
 MOST_IMAGE_CHARACTERS = 600_000
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
-_SEPARATE_FIELDS = ("data", "settings", "protect_settings")
+_SEPARATE_FIELDS = ("data", "settings", "schedule_settings", "protect_settings")
 
 
 def result_table(run: Run) -> DataTable | None:
@@ -144,12 +144,14 @@ def train_command(config: dict[str, Any]) -> list[str]:
         usual = None if field.default is MISSING else field.default
         if field.name in (*_SEPARATE_FIELDS, *WHERE) or value is None or value == usual:
             continue
-        flag = "--" + field.name.replace("_", "-")
+        declared = field.metadata["option"]
+        flag = declared.flag or "--" + (declared.spelling or field.name).replace("_", "-")
         if isinstance(value, bool):
             pieces.append([flag])
         else:
             pieces += [[flag, str(each)] for each in (value if isinstance(value, list) else [value])]
-    for flag, name in (("--set", "settings"), ("--protect-set", "protect_settings")):
+    tables = {"--set": "settings", "--set-schedule": "schedule_settings", "--protect-set": "protect_settings"}
+    for flag, name in tables.items():
         pieces += [[flag, f"{key}={_option_text(value)}"] for key, value in (config.get(name) or {}).items()]
     return [shlex.join(piece) for piece in pieces]
 

@@ -166,7 +166,7 @@ def make_experiment(
         network=network,
         plan=_plan(config),
         prepare=Preprocessor(
-            normalise=_normalization(data, network),
+            normalize=_normalization(data, network),
             augmentation=cast(str, config.augment),
             device=device or choose_device(config.device),
             precision=cast(Any, config.precision),

@@ -1,7 +1,8 @@
 """Optimizers on the flat parameter vector, one registry entry each: `--optimizer NAME`.
 
-Every `torch.optim` class works: the flat parameters are one tensor to it, so a step is a few whole-vector
-operations and no loop over tensors. A plugin adds one with a line:
+Any `torch.optim` class works that takes `lr` and `weight_decay`, updates every weight by itself and needs no
+closure: the flat parameters are one tensor to it, so a step is a few whole-vector operations and no loop over
+tensors. A layer-wise optimizer (LAMB, LARS, Muon) would see one single layer. A plugin adds one with a line:
 
     OPTIMIZERS.register("nadam")(Optimizer(torch.optim.NAdam, "Adam with Nesterov momentum"))
 """

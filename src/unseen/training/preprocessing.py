@@ -48,7 +48,7 @@ class Preprocessor:
     Augmentation happens only where a generator is given, that is in training.
     """
 
-    normalise: Normalize
+    normalize: Normalize
     augmentation: str = "none"
     device: torch.device = _CPU
     precision: Precision = "float32"
@@ -57,10 +57,10 @@ class Preprocessor:
         """Move, augment (in training) and normalize a batch."""
         inputs = self._to_device(batch.inputs)
         if generator is None or self.augmentation == "none" or inputs.ndim != 4 or not len(inputs):
-            inputs = self.normalise(inputs)
+            inputs = self.normalize(inputs)
         else:
             augment = AUGMENTATIONS[self.augmentation]
-            inputs = self.normalise.finish(augment(self.normalise.scale(inputs), generator))
+            inputs = self.normalize.finish(augment(self.normalize.scale(inputs), generator))
         return Batch(inputs, self._to_device(batch.targets), self._to_device(batch.domains))
 
     def batches(

@@ -132,7 +132,7 @@ def tapped_maps(output: Output) -> tuple[Tensor, ...]:
 
 
 class Projections(nn.Module):
-    """Both sides' convolutions, and the 1x1 queries and keys if the position-wise map uses them.
+    """Convolutions of both models (eq. 5), and the 1x1 queries and keys if the position-wise map uses them.
 
     The common size is that of the last tapped layer (of the smallest, should that be another one).
     """

@@ -161,14 +161,14 @@ class _EpisodicLoss:
         That happens on the scale of pixels: the mean of a normalised image may be negative, and to mix
         amplitudes of means of different sign is to mix up dark and bright.
         """
-        normalise = self.work.prepare.normalise
+        normalize = self.work.prepare.normalize
         partners = self.partners.draw(len(inputs), generator=self.mixing).to(inputs.device)
         shares = torch.rand(len(inputs), generator=self.mixing).to(inputs.device)
-        images = normalise.undo(inputs)
+        images = normalize.undo(inputs)
         mixed = mix_amplitudes(images, partners, shares, window=self.settings.window).clamp_(0, 1)
         self.means.add("change by mixing", (mixed - images).abs().mean(), samples=len(inputs))
         last = inputs.is_contiguous(memory_format=torch.channels_last)
-        return normalise.finish(mixed).contiguous(
+        return normalize.finish(mixed).contiguous(
             memory_format=torch.channels_last if last else torch.contiguous_format
         )
 

@@ -68,7 +68,7 @@ def own_spectra(work: ClientWork, *, window: float, most: int | None) -> Tensor:
     drawn = torch.randperm(len(work.train), generator=work.generator("spectra"))[:most].sort().values
     parts = [
         low_amplitudes(
-            work.prepare.normalise.scale(work.train.gather(positions).inputs), window=window
+            work.prepare.normalize.scale(work.train.gather(positions).inputs), window=window
         ).half()
         for positions in drawn.split(_BATCH)
     ]
