@@ -12,8 +12,8 @@ from unseen.cli.progress import LiveProgress
 def line_after(**record) -> str:
     console = Console(file=io.StringIO(), force_terminal=True, width=200)
     with LiveProgress(console, label="fedavg") as progress:
-        progress.training_starts(first_round=1, rounds=3, samples=10)
-        progress.recorded({"event": "round", "round": 1, **record})
+        progress.on_train_start(first_round=1, rounds=3, samples=10)
+        progress.on_record({"event": "round", "round": 1, **record})
         (task,) = progress._progress.tasks
         return str(task.fields["note"])
 

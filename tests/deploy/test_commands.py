@@ -202,7 +202,7 @@ def site_that_fails_is_named_on_the_screen(federation: Commands) -> None:
     assert federation.running["train"].wait(PATIENCE) == 0
     screen = federation.output("train").read_text(encoding="utf-8")
     assert "round 2: c was set aside: its data cannot be used" in screen
-    assert "the reason stands in the site's own log" in " ".join(screen.split())
+    assert "the reason is in the site's own log" in " ".join(screen.split())
     assert "c-gone" not in screen
 
 

@@ -71,9 +71,9 @@ def test_a_home_trusts_one_authority_for_good(images: Path, invitation: Path, tm
     ("words", "said"),
     [
         (("invite", "../x", "--home", "nowhere"), "cannot be a site's name"),
-        (("invite", "a", "--home", "nowhere"), "is no coordinator's home"),
+        (("invite", "a", "--home", "nowhere"), "is not a coordinator's home"),
         (("invite", "a", "--revoke", "--key", "a.pub"), "one at a time"),
-        (("status", "--home", "nowhere"), "is no coordinator's home"),
+        (("status", "--home", "nowhere"), "is not a coordinator's home"),
         (("join", "nowhere.invitation", "--data", "x"), "cannot read nowhere.invitation"),
         (("app", "made"), "at least one domain with --hold-out"),
         (

@@ -64,7 +64,7 @@ def test_private_files_are_for_their_owner_and_nothing_is_written_over(tmp_path:
     site_key(tmp_path / "site", "a")
     assert {path: path.read_bytes() for path in before} == before
     (tmp_path / "tls" / "server.crt").unlink()
-    with pytest.raises(UnseenError, match=r"server.key is there already"):
+    with pytest.raises(UnseenError, match=r"server.key exists already"):
         make_certificates(tmp_path / "tls", ["a.example"])
     (tmp_path / "tls" / "ca.key").unlink()
     with pytest.raises(UnseenError, match=r"ca.crt is there already"):
@@ -95,7 +95,7 @@ def test_public_keys_are_taken_as_file_or_line_and_private_ones_are_refused(tmp_
     with pytest.raises(UsageError, match="is a private key, which must never leave"):
         read_public_key(str(key.private))
     (tmp_path / "other.pub").write_text("ssh-rsa AAAA nonsense")
-    with pytest.raises(UsageError, match="is no public key"):
+    with pytest.raises(UsageError, match="is not a public key"):
         read_public_key(str(tmp_path / "other.pub"))
     with pytest.raises(UsageError, match="cannot read nowhere"):
         read_public_key("nowhere.pub")
@@ -108,7 +108,7 @@ def test_an_invitation_comes_back_as_it_was_written_and_holds_no_secret(tmp_path
     assert Invitation.load(tmp_path / "a.invitation") == invitation
     assert "PRIVATE" not in (tmp_path / "a.invitation").read_text()
     (tmp_path / "bad.invitation").write_text("site = 'a'\n")
-    with pytest.raises(UsageError, match="is no invitation"):
+    with pytest.raises(UsageError, match="is not an invitation"):
         Invitation.load(tmp_path / "bad.invitation")
     Invitation("../escape", "a:1", invitation.ca).save(tmp_path / "evil.invitation")
     with pytest.raises(UsageError, match="cannot be a site's name"):
