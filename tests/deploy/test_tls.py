@@ -67,7 +67,7 @@ def test_private_files_are_for_their_owner_and_nothing_is_written_over(tmp_path:
     with pytest.raises(UnseenError, match=r"server.key exists already"):
         make_certificates(tmp_path / "tls", ["a.example"])
     (tmp_path / "tls" / "ca.key").unlink()
-    with pytest.raises(UnseenError, match=r"ca.crt is there already"):
+    with pytest.raises(UnseenError, match=r"ca.crt exists already"):
         make_certificates(tmp_path / "tls", ["a.example"])
 
 
