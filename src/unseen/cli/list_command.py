@@ -21,12 +21,22 @@ if TYPE_CHECKING:
     from unseen.methods import Method
     from unseen.methods.method_costs import Cost
 
+
 app = typer.Typer(
     no_args_is_help=True,
     help="List the names that other commands accept, also those of plugins.\n\n"
     "Examples:\n\n    unseen list methods\n\n    unseen list optimizers --plugin my_optimizer.py",
 )
 AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+WIDTH = 100
+UNKNOWN = "-"
+LEAVES = "leaves a client besides weights"
+COLUMNS = ("method", "paper", "year", LEAVES, "server sees", "time", "bytes")
+NOTES = """\
+weights: the model's weights and the number of samples
+sums: works with secure summation; each client: the server must see every client's update
+time, bytes: per round, relative to FedAvg ({})
+unseen list methods NAME shows a method and its settings"""
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, as_json: bool) -> None:
@@ -171,36 +181,7 @@ def list_recipes(
     print_recipes(Path(data_root).expanduser() if data_root else None, as_json=as_json)
 
 
-def _add_command(kind: str) -> None:
-    """Add `unseen list KIND` for a registry that needs no richer view."""
-    words = kind.replace("-", " ")
-
-    def command(
-        name: Annotated[str | None, typer.Argument(help="Show the settings of this one.")] = None,
-        as_json: AsJson = False,
-    ) -> None:
-        list_registry(kind, name, as_json=as_json)
-
-    command.__doc__ = f"List the {words}, or the settings of one.\n\nExample:\n\n    unseen list {kind}"
-    app.command(kind)(with_plugins(command))
-
-
-_RICHER = {command.name for command in app.registered_commands}
-for _kind in REGISTRIES:
-    if _kind not in _RICHER:
-        _add_command(_kind)
-
-
 AnyMethod: TypeAlias = "type[Method[Any]]"
-WIDTH = 100
-UNKNOWN = "-"
-LEAVES = "leaves a client besides weights"
-COLUMNS = ("method", "paper", "year", LEAVES, "server sees", "time", "bytes")
-NOTES = """\
-weights: the model's weights and the number of samples
-sums: works with secure summation; each client: the server must see every client's update
-time, bytes: per round, relative to FedAvg ({})
-unseen list methods NAME shows a method and its settings"""
 
 
 def print_methods(methods: Sequence[AnyMethod]) -> None:
@@ -310,3 +291,25 @@ def _bare_table(columns: Sequence[str], *, wrapping: str) -> Table:
         right = column in ("time", "bytes")
         table.add_column(column, no_wrap=column != wrapping, justify="right" if right else "left")
     return table
+
+
+def _add_command(kind: str) -> None:
+    """Add `unseen list KIND` for a registry that needs no richer view."""
+    words = kind.replace("-", " ")
+
+    def command(
+        name: Annotated[str | None, typer.Argument(help="Show the settings of this one.")] = None,
+        as_json: AsJson = False,
+    ) -> None:
+        list_registry(kind, name, as_json=as_json)
+
+    command.__doc__ = f"List the {words}, or the settings of one.\n\nExample:\n\n    unseen list {kind}"
+    app.command(kind)(with_plugins(command))
+
+
+_RICHER = {command.name for command in app.registered_commands}
+
+
+for _kind in REGISTRIES:
+    if _kind not in _RICHER:
+        _add_command(_kind)
