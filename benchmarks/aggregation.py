@@ -1,10 +1,11 @@
-"""The server's arithmetic against the limit of the machine: the time to read all client states once.
+"""Benchmark of the server's aggregation against the machine's limit: the time to read all client states once.
 
     python benchmarks/aggregation.py --out aggregation.json
 
-One thread; every repetition runs all kernels one after another, so that whatever else the machine does hits
-them alike. Ratios are medians over repetitions. Extra memory is the peak while a kernel runs above what was
-there before, its result included. Targets are for the full size; literal forms are timed with ten clients.
+One thread; every repetition runs all kernels one after another, so that other load on the machine affects
+them equally. Ratios are medians over repetitions. Extra memory is the peak while a kernel runs minus the
+memory in use before, its result included. Targets are for the full size; literal forms are timed with ten
+clients.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ Kernels = dict[str, Callable[[], object]]
 
 
 def client_states(clients: int, weights: Tensor) -> Tensor:
-    """Make states that differ from the global weights by SPREAD."""
+    """Generate states that differ from the global weights by SPREAD."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.empty(clients, len(weights))
     for row in rows:
@@ -90,7 +91,7 @@ def layer_weights(rows: Tensor, layout: Layout) -> Tensor:
 
 
 def literal_forms(rows: Tensor, weights: Tensor, layout: Layout) -> Kernels:
-    """Compute the same results as papers and most code bases write them."""
+    """Return literal implementations, as papers and most code bases write them."""
     order = draw_visit_order([str(number) for number in range(len(rows))], torch.Generator().manual_seed(0))
     trained = layout.extent(Kind.PARAMETER)
 
@@ -129,7 +130,7 @@ def timed(work: Kernels, repetitions: int) -> dict[str, list[float]]:
 
 
 def extra_memory(call: Callable[[], object]) -> float | None:
-    """Measure the peak megabytes above the present while `call` runs; None where the system cannot tell."""
+    """Measure the peak of additional memory in MB while `call` runs; None where it cannot be measured."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
         before = _status("VmRSS")

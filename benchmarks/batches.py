@@ -1,4 +1,4 @@
-"""Fraction of training time that is spent on preparing batches, on real images.
+"""Benchmark of batch preparation: its fraction of the training time, on real images.
 
     UNSEEN_DATA=... python benchmarks/batches.py --out results/performance/batches.json
 

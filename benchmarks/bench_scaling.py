@@ -1,4 +1,4 @@
-"""A grid of eight small jobs with two workers against one: the whole command, from start to tables.
+"""Benchmark of a grid of eight small jobs, two workers against one: the whole command, from start to tables.
 
 python benchmarks/bench_scaling.py --out results/performance/bench_scaling.json
 

@@ -1,4 +1,4 @@
-"""Accuracy against epsilon: collects the runs of a bench into a table and a figure.
+"""Plot accuracy against epsilon: collect the runs of a bench into a table and a figure.
 
     unseen bench results/dp-samples/grid.toml --out WORK
     python benchmarks/dp_curve.py WORK --out results/dp-samples

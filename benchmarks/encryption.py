@@ -1,4 +1,4 @@
-"""Encrypted rounds: seconds and bytes of every step, and how far the outcome is from plain arithmetic.
+"""Benchmark of encrypted rounds: seconds and bytes of every step, and the error against plain arithmetic.
 
     python benchmarks/encryption.py --out encryption.json
 
@@ -101,7 +101,7 @@ def _relative(found: Any, expected: Any) -> float:
 
 
 def merged(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return medians of seconds and the largest errors; bytes are those of the first repetition."""
+    """Return median seconds and the largest errors; bytes are those of the first repetition."""
     return {
         "seconds": {
             step: round(statistics.median(run["seconds"][step] for run in runs), 4)

@@ -1,4 +1,4 @@
-"""Seconds a round takes on Flower, with 2, 4 and 8 sites and models of 1, 10 and 45 MB, against one process.
+"""Benchmark of rounds on Flower, with 2, 4 and 8 sites and models of 1, 10 and 45 MB, against one process.
 
 python benchmarks/flower_rounds.py --out results/performance/flower_rounds.json
 
@@ -37,7 +37,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def make_images(folder: Path, sites: Iterable[str]) -> None:
-    """Make two classes of a few random images per site."""
+    """Generate two classes of a few random images per site."""
     generator = np.random.default_rng(0)
     for site in sites:
         for name in ("x", "y"):

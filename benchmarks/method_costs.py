@@ -1,4 +1,4 @@
-"""What a round of every method costs against a round of FedAvg: seconds, and bytes sent both ways.
+"""Benchmark of a round of every method against a round of FedAvg: seconds, and bytes sent in both directions.
 
     python benchmarks/method_costs.py                       all methods
     python benchmarks/method_costs.py --methods csac,ppdg   only these; earlier values of others are kept

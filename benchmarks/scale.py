@@ -1,4 +1,4 @@
-"""Start-up and memory: the command line, many rounds, very many clients.
+"""Benchmark of start-up and memory: the command line, many rounds, very many clients.
 
 python benchmarks/scale.py --out results/performance/scale.json
 """

@@ -1,4 +1,4 @@
-"""Secure summation: seconds of a client's masking and of the server's opening, with one client lost.
+"""Benchmark of secure summation: seconds to mask at a client and to unmask at the server, with one dropout.
 
 python benchmarks/secure_sum.py --out results/performance/secure_sum.json
 
@@ -63,7 +63,7 @@ class Clients:
 
 
 def more_than_half(clients: int) -> int:
-    """Number of clients that must help."""
+    """Return the number of clients that must help."""
     return clients // 2 + 1
 
 

@@ -1,4 +1,4 @@
-"""Training speed through the public API against a bare PyTorch loop over the same steps.
+"""Benchmark of training through the public API against a bare PyTorch loop over the same steps.
 
     python benchmarks/training.py --out results/performance/training.json
     python benchmarks/training.py --against PATH_TO_OTHER_TREE

@@ -1,7 +1,7 @@
-"""Draw what FedDG's mixing does to pictures: docs/images/feddg-mixing.png.
+"""Draw the effect of FedDG's amplitude mixing on images: docs/images/feddg-mixing.png.
 
-python docs/feddg_mixing.py                    the two photographs that scikit-learn brings along
-python docs/feddg_mixing.py FIRST SECOND       two pictures of your own, or folders (their first picture)
+python docs/feddg_mixing.py                    the two photographs included in scikit-learn
+python docs/feddg_mixing.py FIRST SECOND       two images of yours, or folders (their first image)
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ FORMATS = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
 
 
 def sample_pictures() -> list[Image.Image]:
-    """The photographs of scikit-learn."""
+    """Load the photographs of scikit-learn."""
     from sklearn.datasets import load_sample_images
 
     return [Image.fromarray(pixels) for pixels in load_sample_images().images]
 
 
 def read_picture(path: Path) -> Image.Image:
-    """A picture, or the first one below a folder."""
+    """Open an image, or the first one below a folder."""
     if path.is_dir():
         found = sorted(file for file in path.rglob("*") if file.suffix.lower() in FORMATS)
         if not found:
-            raise SystemExit(f"{path} has no pictures ({', '.join(sorted(FORMATS))})")
+            raise SystemExit(f"{path} has no images ({', '.join(sorted(FORMATS))})")
         path = found[0]
     return Image.open(path)
 
 
 def as_tensor(picture: Image.Image) -> Tensor:
-    """The middle square of a picture on the scale 0..1: (1, 3, side, side)."""
+    """Return the center square of an image on the scale 0..1: (1, 3, side, side)."""
     short = min(picture.size)
     left, top = ((length - short) // 2 for length in picture.size)
     square = picture.convert("RGB").crop((left, top, left + short, top + short)).resize((SIDE, SIDE))
@@ -49,7 +49,7 @@ def as_tensor(picture: Image.Image) -> Tensor:
 
 
 def mixed_row(own: Tensor, partner: Tensor, *, window: float) -> list[Tensor]:
-    """The picture, its partner, and the picture with growing shares of the partner's amplitudes."""
+    """Return the image, its partner, and the image with growing fractions of the partner's amplitudes."""
     amplitudes = low_amplitudes(partner, window=window)
     mixed = [
         mix_amplitudes(own, amplitudes, torch.tensor([share]), window=window).clamp(0, 1) for share in SHARES
@@ -58,7 +58,7 @@ def mixed_row(own: Tensor, partner: Tensor, *, window: float) -> list[Tensor]:
 
 
 def draw(rows: list[list[Tensor]]) -> Image.Image:
-    """Lay the pictures out, with a line of labels above."""
+    """Arrange the images in a grid, with a line of labels above."""
     labels = ["image", "partner", *(f"lambda {share:g}" for share in SHARES)]
     size = (len(labels) * (SIDE + GAP) + GAP, LABEL + len(rows) * (SIDE + GAP))
     sheet = Image.new("RGB", size, "white")
@@ -75,12 +75,12 @@ def draw(rows: list[list[Tensor]]) -> Image.Image:
 def main() -> None:
     """Read the command line and write the figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("pictures", nargs="*", type=Path, help="two pictures or folders")
+    parser.add_argument("pictures", nargs="*", type=Path, help="two images or folders")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images" / "feddg-mixing.png")
     parser.add_argument("--window", type=float, default=FedDGSettings().window)
     given = parser.parse_args()
     if len(given.pictures) not in (0, 2):
-        parser.error("give two pictures (or folders), or none")
+        parser.error("give two images (or folders), or none")
     pictures = [read_picture(path) for path in given.pictures] or sample_pictures()
     first, second = (as_tensor(picture) for picture in pictures)
     rows = [mixed_row(a, b, window=given.window) for a, b in ((first, second), (second, first))]

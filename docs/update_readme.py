@@ -1,4 +1,4 @@
-"""Write the parts of the documents that follow from code and records.
+"""Write the parts of the documents that are generated from code and records.
 
 python docs/update_readme.py           README.md: the demo's output, from results/demo
                                        docs/methods/README.md: the table of methods, from the registry
@@ -35,8 +35,8 @@ BROWSER = (
 NO_NUMBER = "–"
 ABOUT_DEMO = """# The demo's results
 
-What `unseen demo` (or `make demo`) printed and the `result.json` of each of its runs. The README shows them,
-and the upper part of CSAC's page (docs/images/report.png).
+The output of `unseen demo` (or `make demo`) and the `result.json` of each of its runs. The README shows
+them, and the upper part of CSAC's page (docs/images/report.png).
 
 - Command: `python docs/update_readme.py --demo`, which runs `unseen demo --out demo` and copies these files
 - Date: {date}
@@ -71,7 +71,7 @@ def take_screenshot(page: Path, image: Path) -> None:
 
 
 def demo_block() -> str:
-    """Show the demo as a console session."""
+    """Format the demo's output as a console session."""
     output = (RESULTS / "output.txt").read_text(encoding="utf-8")
     return f"```console\n$ unseen demo\n{output}```"
 
@@ -82,7 +82,7 @@ def demo_results() -> list[dict[str, object]]:
 
 
 def methods_block() -> str:
-    """Make the table of registered methods, with links to their pages and papers."""
+    """Build the table of registered methods, with links to their pages and papers."""
     from unseen.methods import METHODS
 
     lines = ["| `--method` | what it does | paper | what leaves a site |", "|---|---|---|---|"]
@@ -101,7 +101,7 @@ def methods_block() -> str:
 
 
 def method_page(method: type[Method[Any]]) -> str:
-    """Make the page of a method with what its code says, ready to be filled in."""
+    """Build a template of a method's page from its declarations."""
     from unseen.methods import describe_settings
 
     paper = method.paper
@@ -110,7 +110,7 @@ def method_page(method: type[Method[Any]]) -> str:
         f"| `{name}` | {default} | {meaning} |"
         for name, default, meaning in describe_settings(method.settings_type())
     ]
-    settings = ["| setting | default | meaning |", "|---|---|---|", *rows] if rows else ["It has none."]
+    settings = ["| setting | default | meaning |", "|---|---|---|", *rows] if rows else ["None."]
     sections = {
         "Idea": [f"{method.summary[0].upper()}{method.summary[1:]}."],
         "Equations": [" ".join((method.__doc__ or "").split())],
@@ -138,7 +138,7 @@ def add_missing_pages(folder: Path = METHOD_PAGES) -> list[Path]:
 
 
 def grids_block() -> str:
-    """Show the means of every grid that was run, next to published ones where there are any."""
+    """Build the tables of means of every grid that was run, next to published ones where there are any."""
     index = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
     named = dict.fromkeys(re.findall(r"^\| \[([\w-]+)\]", index, re.MULTILINE))
     folders = [ROOT / "results" / name for name in named]
@@ -146,7 +146,7 @@ def grids_block() -> str:
 
 
 def grid_part(folder: Path) -> str:
-    """Make a heading and a table: one row per method, means over the held-out domains in percent."""
+    """Build a heading and a table: one row per method, means over the held-out domains in percent."""
     from unseen.bench.bench_summary import published_rows
     from unseen.bench.bench_tables import mean_over_domains
     from unseen.bench.grid import Grid
@@ -183,7 +183,7 @@ def percent(estimate: Estimate | None, *, decimals: int) -> str:
 
 
 def with_block(text: str, name: str, content: str) -> str:
-    """Put content between the markers of that name."""
+    """Replace the content between the markers of that name."""
     start, end = f"<!-- {name}: written by docs/update_readme.py -->\n", f"\n<!-- end of {name} -->"
     before, _, rest = text.partition(start)
     _, _, after = rest.partition(end)
@@ -193,17 +193,17 @@ def with_block(text: str, name: str, content: str) -> str:
 
 
 def updated(text: str) -> str:
-    """Bring the README up to date."""
+    """Return the README with its generated part up to date."""
     return with_block(text, "demo", demo_block())
 
 
 def updated_methods(text: str) -> str:
-    """Bring the index of methods up to date."""
+    """Return the index of methods with its generated part up to date."""
     return with_block(text, "methods", methods_block())
 
 
 def updated_results(text: str) -> str:
-    """Bring the index of results up to date."""
+    """Return the index of results with its generated part up to date."""
     return with_block(text, "means", grids_block())
 
 
