@@ -1,4 +1,4 @@
-"""Unseen: one model trained across silos that cannot share data, judged on a domain none has seen.
+"""Unseen: train one model across silos that cannot share data, evaluate it on a domain none has seen.
 
 import unseen
 result = unseen.train("rotated-digits", hold_out="75", method="fedavg", rounds=5)

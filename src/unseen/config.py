@@ -1,4 +1,4 @@
-"""`RunConfig`: everything a run depends on, as one frozen value; `config.toml` holds it with all defaults.
+"""`RunConfig`: all options of a run as one frozen dataclass, written to `config.toml` with all defaults.
 
 Each field declares its option once: default, help text, panel and choices. The options of `unseen train` and
 `unseen bench` are generated from these declarations (cli/options.py).
@@ -20,7 +20,7 @@ from unseen.fileio import write_toml
 from unseen.registry import find_registry
 
 WHERE = ("data_root", "device", "workers", "threads", "engine")
-"""Fields that say where a run happens, not what it is; they are not part of its identity."""
+"""Fields that say where a run executes; they are not part of its identity."""
 PROTECTION = ("protect", "protect_settings")
 """Fields about protection; a run without protection keeps the identity from before they existed."""
 TABLES = ("settings", "schedule_settings", "protect_settings")
@@ -37,7 +37,7 @@ EXECUTION = "Execution"
 
 @dataclass(frozen=True)
 class Option:
-    """How a field of `RunConfig` is offered to users.
+    """The command-line option of a `RunConfig` field.
 
     help      one or two short sentences
     panel     group in `--help`
@@ -79,10 +79,10 @@ class RunConfig:
         (), "Train on this domain instead of on all others (repeatable).", DATA, flag="--source"
     )
     validate_on: tuple[str, ...] = option(
-        (), "Domain kept out of training, by which the round is selected (repeatable).", DATA
+        (), "Domain kept out of training to select the round (repeatable).", DATA
     )
     task: str | None = option(
-        None, "What is predicted, and by which loss; the data decides unless given.", DATA, registry="tasks"
+        None, "Task, with its loss and metrics; inferred from the data if not given.", DATA, registry="tasks"
     )
     domain_column: str = option("domain", "Tables: the column that names the domain.", DATA)
     target: str = option("target", "Tables: the column to predict.", DATA)
@@ -94,7 +94,7 @@ class RunConfig:
     )
     image_size: int | None = option(None, "Side of the square images, in pixels.", DATA)
     augment: str | None = option(None, "Augmentation of training images.", DATA, registry="augmentations")
-    skip_unreadable: bool = option(False, "Leave unreadable image files out instead of stopping.", DATA)
+    skip_unreadable: bool = option(False, "Skip unreadable image files instead of stopping.", DATA)
     validation: float = option(0.1, "Fraction of each source domain kept for model selection.", DATA)
     test: float = option(0.1, "Fraction of each source domain kept for in-domain accuracy.", DATA)
 
@@ -135,7 +135,7 @@ class RunConfig:
     precision: str = option(
         "float32", "Precision of training; bfloat16 needs a GPU.", TRAINING, choices=("float32", "bfloat16")
     )
-    compile: bool = option(False, "Let PyTorch compile the model first.", TRAINING)
+    compile: bool = option(False, "Compile the model with torch.compile.", TRAINING)
     update_dtype: str = option(
         "float32",
         "Round what clients send; 16 bits halve the bytes.",
@@ -168,12 +168,12 @@ class RunConfig:
     def __post_init__(self) -> None:
         checks = {
             f"--rounds must be at least 1, not {self.rounds}": self.rounds >= 1,
-            f"--fraction must lie in (0, 1], not {self.fraction}": 0 < self.fraction <= 1,
+            f"--fraction must be in (0, 1], not {self.fraction}": 0 < self.fraction <= 1,
             f"--evaluate-every must be at least 1, not {self.evaluate_every}": self.evaluate_every >= 1,
             f"--threads must be at least 1, not {self.threads}": self.threads is None or self.threads >= 1,
             f"--workers must be at least 1, not {self.workers}": self.workers is None or self.workers >= 1,
             "name at least one domain with --hold-out": len(self.hold_out) >= 1,
-            f"--selection {self.selection} needs domains to choose by: name them with --validate-on": (
+            f"--selection {self.selection} needs validation domains: name them with --validate-on": (
                 len(self.validate_on) >= 1 or not needs_validation_domains(self.selection)
             ),
         }
@@ -185,7 +185,7 @@ class RunConfig:
     def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
         """Build a configuration from a file's or a caller's values; unknown options are refused.
 
-        Without held-out domains, those of the data set's official split are taken, if it has one. Validation
+        Without held-out domains, those of the data set's official split are used, if it has one. Validation
         domains select the round unless another rule is named.
         """
         values = recorded_names(values)
@@ -199,7 +199,7 @@ class RunConfig:
         return cls(**{**rule, **values, **domains})
 
     def check_names(self) -> None:
-        """Refuse a value that is none of its choices, or that its registry does not have."""
+        """Raise an error for a value that is not among its choices or in its registry."""
         for item in fields(self):
             declared, value = item.metadata.get("option"), getattr(self, item.name)
             if declared is None or value is None:
@@ -216,10 +216,10 @@ class RunConfig:
         return replace(self, **chosen)
 
     def identity(self, **content: str) -> str:
-        """Hash what the run is (not where it runs), with fingerprints of the content it reads."""
+        """Hash what defines the run (not where it executes), with fingerprints of the content it reads."""
         what = {key: value for key, value in asdict(self).items() if key not in WHERE}
         if not self.validate_on:
-            del what["validate_on"]  # keeps the identity of runs from before there was the field
+            del what["validate_on"]  # keeps the identity of runs made before this field existed
         if self.protect == "none":
             what = {key: value for key, value in what.items() if key not in PROTECTION}
         what = {key: value for key, value in what.items() if key not in LATER or value != LATER[key]}
@@ -229,7 +229,7 @@ class RunConfig:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def differences(self, other: RunConfig) -> dict[str, tuple[Any, Any]]:
-        """Map every field of a run's identity in which two configurations differ to both values."""
+        """Map every identity field in which two configurations differ to both values."""
         mine, theirs = (
             asdict(config) | {name: _with_none_spelt(getattr(config, name)) for name in TABLES}
             for config in (self, other)
@@ -280,5 +280,5 @@ def _names(given: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _with_none_spelt(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Write None as a user would, `none`: TOML knows no null, and a setting left out would be its default."""
+    """Write None as `none`: TOML has no null, and an omitted setting would get its default."""
     return {key: "none" if value is None else value for key, value in settings.items()}

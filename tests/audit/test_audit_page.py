@@ -51,7 +51,7 @@ def test_an_audit_writes_page_numbers_and_images_into_its_folder_only(digits_run
     assert [view["view"] for view in plain["views"]] == ["message", "merged"]
     assert plain["views"][0]["rebuilt"] == 1
     assert masked["views"][0]["rebuilt"] == 0
-    assert "give them away: 1 of 1" in found["finding"]
+    assert "reveal them: 1 of 1" in found["finding"]
     assert "cannot read one client's message" in masked["findings"][0]
     assert found["membership"]["members"] > 100
     assert 0 <= found["membership"]["auc"]["low"] <= found["membership"]["auc"]["high"] <= 1
@@ -97,7 +97,7 @@ def test_a_table_is_tested_for_members_only(tmp_path: Path):
 
 
 def test_wrong_use_is_told_in_one_line(digits_run: Path, tmp_path: Path):
-    with pytest.raises(UsageError, match="holds no finished run"):
+    with pytest.raises(UsageError, match="contains no finished run"):
         audit_run(tmp_path)
     with pytest.raises(UsageError, match=r"secure-sum"):
         AuditPlan(against={"secure-sun": {}})

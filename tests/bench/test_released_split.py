@@ -91,7 +91,7 @@ def test_nothing_of_the_test_reaches_a_choice():
 
 def test_leave_one_domain_out_is_refused(finished):
     grid, _, _ = finished
-    with pytest.raises(UsageError, match="not for a release's own split"):
+    with pytest.raises(UsageError, match="not for a release's split"):
         folds(grid, jobs(grid)[0])
 
 

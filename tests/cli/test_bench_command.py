@@ -120,7 +120,7 @@ def test_stopped_killed_and_continued(unseen, start_unseen, tmp_path):
         _, err = process.communicate(timeout=60)
         assert process.returncode == code
         if code == 130:
-            assert "go on with:\n  unseen bench --out b" in err and "Traceback" not in err
+            assert "resume with:\n  unseen bench --out b" in err and "Traceback" not in err
     assert not list(tmp_path.glob("b/jobs/*/result.json")), "stopped too late to mean anything"
     done = unseen("bench", "--out", "b", "--workers", "1", "--json")
     assert done.code == 0, done.err

@@ -86,6 +86,6 @@ def test_ctrl_c_keeps_the_part_and_says_how_to_go_on(start_unseen, server, tmp_p
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "The same command goes on where it was" in err
+    assert "The same command resumes where it was" in err
     assert 0 < part.stat().st_size <= 600_000
     assert not part.with_suffix("").exists()

@@ -125,7 +125,7 @@ def test_rows_of_a_table(unseen, table_run: Path, tmp_path: Path) -> None:
     rows = rows_of(answer.out)
     assert [row["row"] for row in rows] == ["1", "2", "3"]
     assert [float(row["prediction"]) for row in rows] == pytest.approx([100] * 3, abs=5)
-    assert "its rows should be one domain's" in answer.err
+    assert "its rows should come from one domain" in answer.err
     answer = unseen("predict", table_run, tmp_path / "new.csv", "--json")
     assert [item["row"] for item in json.loads(answer.out)["predictions"]] == [1, 2, 3]
 

@@ -68,7 +68,7 @@ def test_show_runs_nothing_and_counts_what_would_be_run(unseen, no_data, tmp_pat
         (("csac-table3", "--budget", "huge"), 2, "unknown budget 'huge'"),
         (("csac-table3", "--methods", "ppdg", "--show"), 2, "unknown methods of this recipe: 'ppdg'"),
         (("csac-table3", "--hold-out", "90", "--show"), 2, "unknown hold-out of this recipe: '90'"),
-        (("csac-table3",), 1, "csac-table3 needs data that is not there: put digits/mnist.npz"),
+        (("csac-table3",), 1, "csac-table3 needs data that is missing: put digits/mnist.npz"),
     ],
 )
 def test_wrong_use_is_one_line(unseen, no_data, arguments, code, words):

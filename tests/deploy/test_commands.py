@@ -150,7 +150,7 @@ def test_a_tour_from_keys_to_a_trained_model(federation: Commands) -> None:
     federation.wait_for("a", "does not know this site's key yet")
     for site in SITES:
         done = federation.run("invite", site, "--key", f"{site}-home/{site}.pub")
-        assert "is let in from now on" in done.stderr, done.stderr
+        assert "is admitted from now on" in done.stderr, done.stderr
     for site in SITES[1:]:
         federation.start(site, "join", f"{site}.invitation", "--data", f"images/{site}")
     for site in SITES:
@@ -183,7 +183,7 @@ def test_a_tour_from_keys_to_a_trained_model(federation: Commands) -> None:
     assert federation.stop("up") == 130
     for name in ("a", "c", "held"):
         federation.stop(name)
-    assert "sites wait until it is back" in federation.output("up").read_text(encoding="utf-8")
+    assert "sites reconnect once it is back" in federation.output("up").read_text(encoding="utf-8")
     assert processes_that_mention(str(folder / "federation")) == []
     assert processes_that_mention("a-home") == []
 

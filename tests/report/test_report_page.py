@@ -104,7 +104,7 @@ def test_nasty_names_are_shown_and_harmless(make_run: MakeRun, nasty_names: list
 def test_the_headline_says_it_in_plain_words(make_run: MakeRun) -> None:
     folder = change(make_run(), metrics={"target": {"accuracy": 0.912}})
     run = read_run(folder)
-    expected = "FedAvg reached 91.2 % on ‘75’, a domain that took no part in training"
+    expected = "FedAvg reached 91.2 % on ‘75’, a domain not used in training"
     assert plain_headline(run).replace("\u00a0", " ") == expected
     assert expected in page_of(folder).text
 
@@ -114,7 +114,7 @@ def test_the_headline_says_it_in_plain_words(make_run: MakeRun) -> None:
     [
         ({"finished": False, "rounds": 5}, "unfinished after 5 rounds, is at"),
         ({"held_out": []}, "none was held out"),
-        ({"held_out": ["0", "15"]}, "‘0’ and ‘15’, domains that took no part"),
+        ({"held_out": ["0", "15"]}, "‘0’ and ‘15’, domains not used in training"),
         ({"task": "regression"}, "reached Pearson r "),
         ({"finished": False, "rounds": 0}, "has no score yet"),
     ],
@@ -134,7 +134,7 @@ def test_the_parts_come_in_order(make_run: MakeRun) -> None:
     assert places == sorted(places)
     assert "number of training samples" in text
     assert "--hold-out 75" in text
-    assert "picked by looking at the labels" in text
+    assert "chosen with the labels" in text
 
 
 def test_a_number_chosen_by_oracle_says_so_at_once(make_run: MakeRun) -> None:

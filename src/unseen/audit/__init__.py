@@ -1,4 +1,4 @@
-"""Attacks on a finished run, to see what its updates and its model give away."""
+"""Attacks on a finished run, to measure what its updates and its model reveal."""
 
 from unseen.audit.audit import AuditPlan, audit_run
 

@@ -51,7 +51,7 @@ def attack(
 ) -> AttackResult:
     """Rebuild the images behind a view and compare them with the originals.
 
-    images    the rows that each client stepped on
+    images    the rows of each client's training step
     holdings  all training rows of each client, among which originals are to be identified
     average   the mean of images of this kind, the best guess without an update
     """

@@ -31,12 +31,12 @@ At = Literal["start", "end"]
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """What to attack, and how hard.
+    """What to attack, and with which effort.
 
     images   how many images are in each client's step
-    clients  how many clients' messages are attacked one by one
+    clients  how many clients' messages are attacked, one at a time
     at       whether clients start from the run's initial or from its final weights
-    against  protections with their settings; empty = all that serve the run's method
+    against  protections with their settings; empty = all that support the run's method
     """
 
     images: int = 1
@@ -61,7 +61,7 @@ class AuditPlan:
 class ProtectionAudit:
     """One protection and the results of the attacks on it.
 
-    notes  what the protection says of itself for the whole run: its cost, its epsilon
+    notes  the protection's own statements for the whole run: its cost, its epsilon
     """
 
     name: str
@@ -75,8 +75,8 @@ class ProtectionAudit:
 class Audit:
     """All findings.
 
-    recorded    what the run's own result says of its protection
-    refused     protections that cannot serve this run, with the reason
+    recorded    the statement on protection in the run's result
+    refused     protections that do not support this run, with the reason
     impossible  why no inversion was tried; empty if it was
     """
 
@@ -107,7 +107,7 @@ def audit_run(
     """
     plan, place = plan or AuditPlan(), RunFolder(folder)
     if not place.result.exists():
-        raise UsageError(f"{folder} holds no finished run; give the folder that 'unseen train' wrote")
+        raise UsageError(f"{folder} contains no finished run; give the folder that 'unseen train' wrote")
     config, saved = RunConfig.load(place.config), load_model(folder)
     setup = prepare_run(config, data=data, progress=progress)
     experiment = setup.experiment
@@ -137,7 +137,7 @@ def audit_run(
 
 
 class _Inversions:
-    """The attacks under one protection after another, with one bar over them all."""
+    """The attacks under one protection after another, with one progress bar."""
 
     def __init__(
         self, config: RunConfig, experiment: Experiment, plan: AuditPlan, model: Path, progress: Progress
@@ -229,12 +229,12 @@ class _Inversions:
 
 
 def _why_no_inversion(experiment: Experiment) -> str:
-    """Say why no attack is possible: it rebuilds labelled 8-bit images from updates. Empty if it is."""
+    """Return why no attack is possible (it rebuilds labelled 8-bit images from updates); empty if it is."""
     data = experiment.data
     if experiment.method.topology == "pooled":
         return f"{experiment.method.name} pools the data itself: there are no updates to attack"
     if not data.is_image or data.is_measured:
         return "the attack rebuilds images of 8 bits, and this run trained on other inputs"
     if not data.task_type.has_classes:
-        return "the attack reads classes off the update, and this run predicts a quantity"
+        return "the attack infers classes from the update, and this run predicts a quantity"
     return ""

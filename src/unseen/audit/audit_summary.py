@@ -11,8 +11,8 @@ from unseen.audit.membership import Membership
 from unseen.audit.reconstruction_score import CANDIDATES, CLOSER
 
 WARNING = (
-    "This page shows training images of the run, the originals and their reconstructions. Keep it where "
-    "those images may be kept."
+    "This page shows training images of the run, the originals and their reconstructions. Store it only "
+    "where those images may be stored."
 )
 
 
@@ -53,7 +53,7 @@ def count_rebuilt(attacks: Sequence[AttackResult]) -> Count:
 
 
 def headline(audit: Audit) -> str:
-    """Say in one sentence what the audit found for the run's own protection."""
+    """Summarize in one sentence what the audit found for the run's own protection."""
     own = next((each for each in audit.audited if each.name == audit.config.protect), None)
     if own is None:
         return membership_finding(audit.membership)
@@ -61,8 +61,8 @@ def headline(audit: Audit) -> str:
     how = "without protection" if own.name == "none" else f"with {own.name}"
     if count.telling:
         each = "one image" if audit.plan.images == 1 else f"{audit.plan.images} images"
-        return f"Sent {how}, as in this run, updates from {each} give them away: {count} were rebuilt"
-    said = f"Sent {how}, as in this run, no client's own update gave an image away ({count.aside})"
+        return f"Sent {how}, as in this run, updates from {each} reveal them: {count} were rebuilt"
+    said = f"Sent {how}, as in this run, no client's own update revealed an image ({count.aside})"
     merged = count_rebuilt(attacks_of_kind(own, "merged"))
     return f"{said}, but the sum of so few did ({merged.aside})" if merged.telling else said
 
@@ -89,8 +89,8 @@ def _message_words(attacks: Sequence[AttackResult]) -> str:
     if attacks[0].view.readable:
         return f"From one client's message, as the server reads it, no image was rebuilt ({count.aside})."
     return (
-        "Whoever runs the server cannot read one client's message. Read as numbers anyway, it gave no "
-        f"image away ({count.aside})."
+        "Whoever runs the server cannot read one client's message. Read as numbers anyway, it revealed "
+        f"no image ({count.aside})."
     )
 
 
@@ -105,7 +105,7 @@ def _merged_words(attacks: Sequence[AttackResult], many: str) -> str:
 
 
 def membership_finding(membership: Membership | None) -> str:
-    """Say whether the final model reveals which samples it was trained on."""
+    """Describe whether the final model reveals which samples it was trained on."""
     if membership is None:
         return "No membership test: the sources kept no sample out of training"
     auc = membership.auc
@@ -135,7 +135,7 @@ def assumptions(audit: Audit) -> list[str]:
         f"plain step (learning rate {config.lr:g}) on {each} of its own training data, and sent its update "
         "through the real protection.",
         f"This is the worst case. In the run itself a client trains {config.local_epochs} epoch(s) per "
-        f"round; clients hold {size} training images. More images and steps hide a single image better; "
+        f"round; clients have {size} training images. More images and steps hide a single image better; "
         "--images shows in part how much better.",
         "The attacker knows the network, the weights that were sent out, the learning rate and the number of "
         "images. It knows no image and no label; labels are inferred from the update.",
@@ -143,5 +143,5 @@ def assumptions(audit: Audit) -> list[str]:
         f"images of the same client, and its SSIM is at least {CLOSER:g} above that of the average image. "
         "The same count for images that are not in the update shows what is chance.",
         "That this attack failed does not prove that every attack would. What is proven, and under which "
-        "conditions, is said in the statement of each protection.",
+        "conditions, is in the statement of each protection.",
     ]

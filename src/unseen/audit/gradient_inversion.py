@@ -1,4 +1,4 @@
-"""Gradient inversion: search for images whose own gradient points the same way as the one that was seen.
+"""Gradient inversion: search for images whose gradient has the same direction as the observed one.
 
 Zhu et al. 2019 (Deep Leakage from Gradients) match gradients; Geiping et al. 2020 (Inverting Gradients) match
 their direction, with a preference for smooth images and bounds on pixels. This is the latter, with Adam.
@@ -30,10 +30,10 @@ ARBITRARY = 64
 
 @dataclass(frozen=True)
 class AttackEffort:
-    """How hard an attack tries.
+    """Effort of an attack.
 
-    restarts    searches from different random images; the one that matches best counts
-    seconds     the most that all searches of one attack take; the last one is cut short
+    restarts    searches from different random images; the best match is kept
+    seconds     time limit of all searches of one attack; the last one is cut short
     step        Adam's step on pixels of the scale 0..1, falling to zero
     smoothness  weight of the total variation relative to the mismatch of directions, which is in 0..2
     """
@@ -90,7 +90,7 @@ def invert(
 
 
 class _Victim:
-    """The network as the attacker knows it, and the gradient that it saw."""
+    """The network as the attacker knows it, and the gradient it observed."""
 
     def __init__(self, network: Network, gradient: Sequence[Tensor], normalize: Normalize) -> None:
         self.network = _attackable(network)
@@ -114,7 +114,7 @@ class _Victim:
         return infer_labels(signals, count=count, probabilities=probabilities)
 
     def mismatch(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Return one minus the cosine between the seen gradient and that of the images."""
+        """Return one minus the cosine between the observed gradient and that of the images."""
         loss = F.cross_entropy(self.network(self.normalize.finish(images)), labels)
         own = torch.autograd.grad(loss, self.trained, create_graph=True, materialize_grads=True)
         along = torch.stack([(a * b).sum() for a, b in zip(own, self.direction, strict=True)]).sum()

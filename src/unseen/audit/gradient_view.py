@@ -1,7 +1,7 @@
 """What an attacker sees of a round, read as a gradient: one client's message, or the merged model.
 
-Readable states give the gradient itself. Masked numbers and ciphertexts are read as what they would be
-without their protection: if masks were zero, the reading would be the gradient.
+Readable states give the gradient itself. Masked numbers and ciphertexts are read as if they were
+not protected: if masks were zero, the reading would be the gradient.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Kind = Literal["message", "merged"]
 class GradientView:
     """A gradient as an attacker sees it.
 
-    clients   whose images are in it
-    count     how many images the attacker looks for
-    readable  whether the numbers were readable; if not, the gradient is what the sealed bytes look like
+    clients   clients whose images are in it
+    count     how many images the attacker searches for
+    readable  whether the numbers were readable; if not, the gradient is made of the sealed bytes
     """
 
     kind: Kind
@@ -65,7 +65,7 @@ class Reading(NamedTuple):
 def read_message(update: Update, start: Tensor, *, lr: float, bits: int = 24) -> Reading:
     """Read one client's message as the server can.
 
-    bits  fractional bits of secure summation, which everybody knows
+    bits  fractional bits of secure summation, which are public
     """
     if len(update.weights) == len(start):
         return Reading(read_state(update.weights, start, lr=lr), True)

@@ -40,9 +40,9 @@ class Interval:
 class Membership:
     """The result of the attack.
 
-    auc         chance that a member looks more like one than a non-member does; 0.5 = guessing
-    advantage   the most by which the fraction of members found exceeds that of non-members taken for members
-    found       fraction of members found where only this fraction of non-members is taken for members;
+    auc         probability that a member has the smaller loss than a non-member; 0.5 = guessing
+    advantage   largest excess of the fraction of members found over that of non-members taken for members
+    found       fraction of members found at this fraction of non-members taken for members;
                 missing where there are too few non-members
     """
 
@@ -60,7 +60,7 @@ class Membership:
 
 
 def member_test(experiment: Experiment, network: Network) -> Membership | None:
-    """Attack the final model; none if the sources kept no sample out of training."""
+    """Attack the final model; return None if the sources kept no sample out of training."""
     members, others = _rows(experiment, "train"), _rows(experiment, "validation", "test")
     if not len(members) or not len(others):
         return None

@@ -26,13 +26,13 @@ _TINY = 1e-12
 
 
 def psnr(images: Tensor, others: Tensor) -> Tensor:
-    """Peak signal-to-noise ratio of every pair, in decibels."""
+    """Compute the peak signal-to-noise ratio of every pair, in decibels."""
     error = (images - others).square().mean(dim=(1, 2, 3))
     return (-10 * torch.log10(error.clamp(min=_TINY))).clamp(max=LARGEST_PSNR)
 
 
 def ssim(images: Tensor, others: Tensor) -> Tensor:
-    """Structural similarity of every pair (Wang et al. 2004) with a flat window of 7x7, or what fits.
+    """Compute the structural similarity of every pair (Wang et al. 2004) with a flat window of 7x7 or less.
 
     Variances are those of samples (divided by one less), the mean is taken over all whole windows.
     """
@@ -56,7 +56,7 @@ def ssim(images: Tensor, others: Tensor) -> Tensor:
 
 
 class Rank(NamedTuple):
-    """Position of the true original when candidates are ordered by similarity; 1 = found at once."""
+    """Position of the true original when candidates are ordered by similarity; 1 = identified."""
 
     place: int
     candidates: int
@@ -65,7 +65,7 @@ class Rank(NamedTuple):
 def rank(rebuilt: Tensor, original: Tensor, others: Tensor) -> Rank:
     """Order the original and other images by their correlation with a rebuilt one.
 
-    Correlation, because a rebuilt image that is only too pale, or too bright, reveals as much. A
+    Correlation, because a rebuilt image that is too pale or too bright reveals as much. A
     candidate that is as similar as the original is placed before it.
     """
     candidates = _standardize(torch.cat([original[None], others]))

@@ -1,7 +1,7 @@
 """Replay one round of a run as its server sees it, with real clients and the real protection.
 
-Every client takes one plain step on a few images: the worst case, since anything more in an update hides a
-single image better.
+Every client takes one plain step on a few images: the worst case, since more samples or steps in an update
+hide a single image better.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ ROUND = 1
 
 @dataclass(frozen=True)
 class ReplayedRound:
-    """What can be observed of the round.
+    """Observations of a replayed round.
 
     start     the weights that the server sent out
     messages  what each client sent, as it reached the server
-    merged    the weights after the round; none where a model passes from client to client
+    merged    the weights after the round; None where a model passes from client to client
     network   the deployed network with the weights of the start
     """
 
@@ -98,7 +98,7 @@ def replay_round(experiment: Experiment, *, rounds: int, model: Path | None = No
     """Replay the round and record what each side sees.
 
     experiment  as `single_step` makes it
-    model       the run's model file, to start from its final weights; none = the initial ones
+    model       the run's model file, to start from its final weights; None = the initial ones
     """
     with tempfile.TemporaryDirectory(prefix="unseen-audit-") as folder:
         engine = SerialEngine(experiment, StateStore(Path(folder)))
@@ -168,9 +168,9 @@ def _play(experiment: Experiment, engine: SerialEngine, rounds: int) -> Replayed
 def _sent(client: str, update: Update | None) -> Update:
     if update is None or update.withheld:
         reason = "it sent nothing" if update is None else update.withheld
-        raise UnseenError(f"client {client!r} took no part in the round that was to be audited: {reason}")
+        raise UnseenError(f"client {client!r} sent no update in the audited round: {reason}")
     return update
 
 
 def _complain(client: str, reason: str) -> None:
-    raise UnseenError(f"client {client!r} fell out of the round that was to be audited: {reason}")
+    raise UnseenError(f"client {client!r} dropped out of the audited round: {reason}")

@@ -1,4 +1,4 @@
 """Benches: many runs (methods, held-out domains, seeds), their tables, figures and statistics."""
 
 WORKERS = "unseen.bench.workers"
-"""The module for the fork server to preload, named here so that starting it needs none of its libraries."""
+"""Module that the fork server preloads, named here so that starting it imports none of its libraries."""

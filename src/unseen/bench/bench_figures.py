@@ -45,7 +45,7 @@ class SettingSweep:
 
 
 def setting_sweeps(grid: Grid) -> list[SettingSweep]:
-    """Find every group of two or more labels whose configurations differ in one setting alone."""
+    """Find every group of two or more labels whose configurations differ in one setting only."""
     configs = {label: _configuration(grid, label) for label in grid.methods}
     names = sorted({name for config in configs.values() for name in config})
     found = []
@@ -87,7 +87,7 @@ def _order(value: Any) -> tuple[int, float, str]:
 
 @dataclass(frozen=True)
 class FigureContext:
-    """What a figure is drawn from: the results of one model under one selection rule."""
+    """Data of a figure: the results of one model under one selection rule."""
 
     grid: Grid
     study: Study
@@ -252,8 +252,8 @@ BENCH_FIGURES: dict[str, Figure[FigureContext]] = {
     ),
     "expected": Figure(
         "Expected on a new site",
-        "The dot is the mean over held-out domains. Thick: where the mean over all such sites lies with 95 % "
-        "confidence. Thin: where a single new site lies. See the assumption below the table.",
+        "The dot is the mean over held-out domains. Thick: 95 % confidence interval of the mean over all "
+        "such sites. Thin: 95 % prediction interval of a single new site. See the note below the table.",
         expectations,
     ),
     "curves": Figure(
@@ -270,7 +270,7 @@ BENCH_FIGURES: dict[str, Figure[FigureContext]] = {
     ),
     "sources": Figure(
         "With more source domains",
-        "Mean over the held-out domains against the number of domains that took part in training.",
+        "Mean over the held-out domains against the number of domains used in training.",
         number_of_sources,
     ),
     "matrix": Figure(

@@ -22,7 +22,7 @@ from unseen.report.png import write_panels
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files that were written, and what the terminal or `--json` shows of them.
+    """The written files, and their content for the terminal or `--json`.
 
     sheets     the tables for the terminal: the honest rule, all rules side by side, the tests
     sentences  every method against the baseline, in words
@@ -74,9 +74,9 @@ def write_outputs(
     latex: Path | None = None,
     csv: Path | None = None,
 ) -> Outputs:
-    """Write report.html, table.md, table.tex and table.csv into a bench folder; all can be made again.
+    """Write report.html, table.md, table.tex and table.csv into a bench folder; all can be rewritten.
 
-    baseline    label to compare with; the grid's own, or FedAvg, unless given
+    baseline    label to compare with; the grid's, or FedAvg, if not given
     work        the folder of the job folders, for links to their reports
     latex, csv  other paths for these two files
     """
@@ -98,7 +98,7 @@ def write_outputs(
 
 
 def rewrite_bench(folder: Path, *, figures: Path | None = None) -> tuple[Outputs, list[Path]]:
-    """Write a bench folder's outputs again from its grid and results, without its jobs or its data.
+    """Rewrite a bench folder's outputs from its grid and results, without its jobs or its data.
 
     figures  also write every figure as a PNG image into this folder
     """

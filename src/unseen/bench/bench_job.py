@@ -22,7 +22,7 @@ from unseen.privacy import PROTECTIONS, make_protection
 from unseen.training.schedules import SCHEDULES, make_schedule
 
 RELEASED = "released"
-"""Instead of a held-out domain: all domains that the data's release reserves for its test."""
+"""In place of a held-out domain: all domains that the data's release reserves for testing."""
 _FLOATS = {item.name for item in fields(RunConfig) if isinstance(item.default, float)}
 
 
@@ -31,8 +31,8 @@ class BenchJob:
     """A run and its position in the grid.
 
     label     the method as the grid names it
-    held_out  the domain whose accuracy the job is for, or `released`
-    model     as the grid names it; empty where the data decides
+    held_out  the domain whose accuracy the job measures, or `released`
+    model     as the grid names it; empty if inferred from the data
     left_out  the source domain that is held out too, in runs of leave-one-domain-out cross-validation
     trial     the number of the trial, in runs of a search
     """
@@ -88,7 +88,7 @@ def _non_default(given: Mapping[str, Any], kind: type[Settings]) -> dict[str, An
 def job_config(values: Mapping[str, Any]) -> RunConfig:
     """Make a configuration in canonical form: every setting of the method filled in, 1 written as 1.0.
 
-    Domains are sorted by name, since their order means nothing to training.
+    Domains are sorted by name, since their order does not affect training.
     """
     exact = {key: float(value) if key in _FLOATS else value for key, value in values.items()}
     config = RunConfig.from_mapping(exact)

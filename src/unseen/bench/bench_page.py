@@ -154,7 +154,7 @@ def _tiles(study: Study, table: ResultsTable) -> list[Tile]:
     made: list[Tile] = []
     best = best_row(table)
     if best is not None and best.mean.estimate is not None:
-        hint = f"mean over {len(table.columns)} held-out domains, round by {rule_label(table.rule)}"
+        hint = f"mean over {len(table.columns)} held-out domains, round chosen by {rule_label(table.rule)}"
         value = format_value(best.mean.estimate.mean, table.metric)
         made.append(Tile(f"{best.name}, the highest mean", value, hint, hero=True))
     planned, done = table.planned * len(table.rows), len(study.results)
@@ -196,4 +196,4 @@ def _unfinished(summary: BenchSummary) -> str:
     done, planned = summary.finished, summary.planned
     if done >= planned:
         return ""
-    return f"{done} of {planned} runs are finished. Tables show what there is; numbers will change."
+    return f"{done} of {planned} runs are finished. Tables show the results so far; numbers will change."

@@ -150,7 +150,7 @@ def published_rows(name: str, study: Study) -> PublishedRows | None:
 
 
 def published_sheet(name: str) -> Sheet | None:
-    """Format a published table as printed, for columns that are not ours; None if we have no row of it."""
+    """Format a published table as printed, for columns that are not ours; None if it has no row."""
     found = load_published(name)
     if not found.rows:
         return None

@@ -1,4 +1,4 @@
-"""Comparisons of methods with a baseline and with each other, corrected for their number, and in words."""
+"""Comparisons of methods with a baseline and with each other, corrected for their number; as sentences."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def comparison_sentence(
     corrected_p: float | None = None,
     comparisons: int = 1,
 ) -> str:
-    """Say "CSAC beats FedAvg by 1.2 points, p = 0.03, over 18 pairs", or what the data supports instead.
+    """Write "CSAC beats FedAvg by 1.2 points, p = 0.03, over 18 pairs", or what the data supports instead.
 
     corrected_p  the t-test's p-value after Holm's correction, if there was one; it decides
     comparisons  for how many comparisons it was corrected

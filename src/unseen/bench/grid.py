@@ -15,7 +15,7 @@ from unseen.evaluation.selection import LeaveOneDomainOut, SourceValidation
 from unseen.fileio import to_toml, write_text
 
 ALL = "all"
-"""Instead of a list of held-out domains: every domain in turn."""
+"""In place of a list of held-out domains: every domain in turn."""
 LEAVE_ONE_DOMAIN_OUT = LeaveOneDomainOut.name
 SELECTIONS = {
     SourceValidation.name: SourceValidation.name,
@@ -29,15 +29,15 @@ _OF_THE_GRID = ("hold_out", "seed", *(name for name in WHERE if name not in ("da
 class Grid:
     """The runs of a bench.
 
-    common      fields of RunConfig that all jobs share; `data` is one of them
+    common      fields of RunConfig for all jobs, among them `data`
     methods     label -> fields of RunConfig that the label adds; `method` is the label itself if not given
-    hold_out    domains that are held out in turn, or ("all",); "released" is the release's own split
-    models      model names; empty lets the data decide
+    hold_out    domains that are held out in turn, or ("all",); "released" is the data release's split
+    models      model names; empty = chosen by the data
     baseline    label that the others are compared with
-    published   name of the published table that is shown next to the results
+    published   name of the published table shown next to the results
     selection   leave-one-domain-out adds a run for every source domain, which chooses the round
-    search      trials of a random search for every method; 0 = methods are run with the settings they have
-    trial_seeds how many of the seeds a trial is run with
+    search      trials of a random search for every method; 0 = methods run with their given settings
+    trial_seeds number of seeds that each trial runs with
     domains     every domain of the data, once it has been loaded
     """
 
@@ -68,9 +68,9 @@ class Grid:
             "a grid needs seeds": bool(self.seeds),
             "a seed is named twice": len(set(self.seeds)) == len(self.seeds),
             "a held-out domain is named twice": len(set(self.hold_out)) == len(self.hold_out),
-            f"the grid itself sets {', '.join(placed)}; take it out of [common] and [methods]": not placed,
+            f"the grid itself sets {', '.join(placed)}; remove it from [common] and [methods]": not placed,
             f"search must be 0 or more trials, not {self.search}": self.search >= 0,
-            f"trial_seeds must lie in 1 to {len(self.seeds)}, not {self.trial_seeds}": 1
+            f"trial_seeds must be in 1 to {len(self.seeds)}, not {self.trial_seeds}": 1
             <= self.trial_seeds
             <= len(self.seeds),
         }
@@ -97,7 +97,7 @@ class Grid:
         return replace(self, hold_out=hold_out, domains=domains)
 
     def job(self, label: str, held_out: str, seed: int, model: str = "", **changes: Any) -> BenchJob:
-        """Make the job of one cell; `changes` are fields of RunConfig on top of the grid's own."""
+        """Make the job of one cell; `changes` are fields of RunConfig that override the grid's."""
         options = {"method": label, **self.common, **({"model": model} if model else {})}
         held = {} if held_out == RELEASED else {"hold_out": held_out}
         options |= {**self.methods[label], **held, "seed": seed, **changes}

@@ -20,7 +20,7 @@ from unseen.tasks import primary_metric
 def folds(grid: Grid, job: BenchJob) -> list[BenchJob]:
     """List the runs that choose the round of `job`: one per source domain, with that domain held out too."""
     if job.held_out == RELEASED:
-        raise UsageError("leave-one-domain-out is not for a release's own split: that has validation domains")
+        raise UsageError("leave-one-domain-out is not for a release's split, which has validation domains")
     among = job.config.sources or grid.domains
     kept = (job.held_out, *job.config.validate_on)
     sources = [domain for domain in grid.domains if domain in among and domain not in kept]

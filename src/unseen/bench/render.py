@@ -61,7 +61,7 @@ def to_markdown(sheet: Sheet, *, level: int = 2) -> str:
 
 
 def to_latex(sheet: Sheet, *, label: str = "") -> str:
-    r"""A LaTeX table for \usepackage{booktabs}; groups are parted by a rule and a heading."""
+    r"""Render a LaTeX table for \usepackage{booktabs}; groups are separated by a rule and a heading."""
     body: list[str] = []
     for heading, lines in sheet.groups:
         if heading:
@@ -91,7 +91,7 @@ def to_latex(sheet: Sheet, *, label: str = "") -> str:
 
 
 def latex_file(sheets: Sequence[Sheet]) -> str:
-    """All sheets for one file that a paper can \\input."""
+    """Render all sheets as one file that a paper can \\input."""
     head = "% Written by unseen; needs \\usepackage{booktabs}.\n"
     slugs = [re.sub(r"[^a-z0-9]+", "-", sheet.title.lower()).strip("-") for sheet in sheets]
     return head + "\n".join(
@@ -100,7 +100,7 @@ def latex_file(sheets: Sequence[Sheet]) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Text that LaTeX prints as it stands."""
+    """Escape text so that LaTeX prints it literally."""
     return "".join(_LATEX.get(sign, sign) for sign in text)
 
 

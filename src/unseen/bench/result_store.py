@@ -67,7 +67,7 @@ class ResultStore:
 
 
 def _require_same(job: BenchJob, folder: Path) -> None:
-    """Refuse results of a version of the package with another default."""
+    """Refuse results from a version of the package with another default."""
     stored = RunConfig.load(RunFolder(folder).config)
     for key, (mine, theirs) in job.config.differences(stored).items():
         if mine is None or key in ("data", "weights"):
@@ -75,7 +75,7 @@ def _require_same(job: BenchJob, folder: Path) -> None:
         if key in TABLES and _agree(mine, theirs):
             continue
         raise UnseenError(
-            f"{folder} was run with {key} = {theirs!r}, not {mine!r} as now: delete it or take another --out"
+            f"{folder} was run with {key} = {theirs!r}, not {mine!r}: delete it or choose another --out"
         )
 
 
@@ -95,7 +95,7 @@ def read_finished(folder: Path) -> FinishedRun:
         return FinishedRun(result, evaluations, start["data"]["fingerprint"])
     except (OSError, UnseenError, ValueError, KeyError, TypeError, StopIteration) as error:
         raise UnseenError(
-            f"{folder} holds a damaged job ({error or type(error).__name__}): delete that folder, start again"
+            f"{folder} is a damaged job ({error or type(error).__name__}): delete that folder, start again"
         ) from error
 
 

@@ -1,7 +1,7 @@
 """Results of a bench: one small line per finished job, computed from the job's records alone.
 
 Tables, tests and figures are functions of these lines, so a bench can be shown again without its run folders:
-lines of an earlier start are used where a job's folder has been deleted.
+earlier lines are used where a job's folder has been deleted.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def read_results(path: Path) -> list[JobResult]:
     except OSError as error:
         raise UnseenError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise UnseenError(f"{path} holds no results of a bench: {error}") from error
+        raise UnseenError(f"{path} contains no results of a bench: {error}") from error
 
 
 def load_results(folder: Path, *, work: Path | None = None) -> list[JobResult]:
@@ -95,7 +95,7 @@ def load_results(folder: Path, *, work: Path | None = None) -> list[JobResult]:
 
 
 def kept_results(folder: BenchFolder) -> dict[str, JobResult]:
-    """Read the lines that an earlier start wrote into a bench folder, by job id."""
+    """Read the lines that an earlier call wrote to a bench folder, by job id."""
     return {line.job: line for line in read_results(folder.results)} if folder.results.exists() else {}
 
 
@@ -122,7 +122,7 @@ def collect_results(
         seen = contents.setdefault((config.data, config.image_size), run.fingerprint)
         if seen != run.fingerprint:
             raise UnseenError(
-                f"{entry.job.name} was run on other data than the jobs before it ({config.data} changed): "
+                f"{entry.job.name} ran on other data than the jobs before it ({config.data} changed): "
                 "choose another --out"
             )
         found.append(_collected(entry, run, store))

@@ -45,7 +45,7 @@ def inspect_data(grid: Grid, placement: Placement, *, progress: Progress = no_pr
 
 
 def known_domains(grid: Grid, folder: BenchFolder) -> Grid | None:
-    """Fill in the domains from an earlier start of the same grid, so that finished benches need no data."""
+    """Fill in the domains from an earlier call with the same grid, so that finished benches need no data."""
     if not folder.grid.exists():
         return None
     stored = Grid.from_toml(folder.grid)
@@ -56,7 +56,7 @@ def known_domains(grid: Grid, folder: BenchFolder) -> Grid | None:
 
 
 def result_domains(grid: Grid, folder: BenchFolder) -> Grid | None:
-    """Fill in the domains that the grid and its results name, to show them without their data."""
+    """Fill in the domains that the grid and its results name, to show results without their data."""
     named = [] if grid.hold_out == (ALL,) else [*grid.hold_out]
     found = [line.held_out for line in kept_results(folder).values()]
     return grid.on(tuple(dict.fromkeys(named + found))) if found else None

@@ -98,7 +98,7 @@ def trial_scores(grid: Grid, cell: Cell, store: ResultStore, *, rule: str) -> di
 def choose_trial(grid: Grid, cell: Cell, store: ResultStore, *, rule: str) -> int | None:
     """Return the trial with the best mean over its seeds; ties go to the earlier; None if all failed.
 
-    rule  source-validation, or leave-one-domain-out: neither looks at the held-out domain
+    rule  source-validation, or leave-one-domain-out: neither uses the held-out domain
     """
     scores = trial_scores(grid, cell, store, rule=rule)
     usable = {trial: score for trial, score in scores.items() if not math.isnan(score)}

@@ -1,6 +1,6 @@
 """Statistics of repeated runs: means with standard errors, paired tests, expected accuracy on a new site.
 
-Pure functions on numbers. A pair is two runs that differ in the method alone (same held-out domain, same
+Pure functions on numbers. A pair is two runs that differ only in the method (same held-out domain, same
 seed); a pair with a missing or undefined run does not count and is reported as missing.
 
 The t-test is that of `scipy.stats.ttest_rel`, computed with SciPy's t-distribution. Wilcoxon's test is
@@ -53,7 +53,7 @@ class Comparison:
     t_p          two-sided p-value of the paired t-test; none below two pairs, or when all differences are
                  equal but not zero, where the test has no variance to use; 1 when all are zero
     wilcoxon_p   two-sided exact p-value of Wilcoxon's signed-rank test; 1 when all differences are zero
-    effect_size  paired Cohen's d: mean of the differences by their standard deviation
+    effect_size  paired Cohen's d: mean of the differences divided by their std
     """
 
     pairs: int
@@ -73,7 +73,7 @@ class Comparison:
 
 
 def mean_and_error(values: Iterable[float]) -> Estimate | None:
-    """Return mean and standard error (sample std by the root of the count); None without any value."""
+    """Return mean and standard error (sample std / sqrt(count)); None without any value."""
     known = [value for value in values if math.isfinite(value)]
     if not known:
         return None
@@ -82,7 +82,7 @@ def mean_and_error(values: Iterable[float]) -> Estimate | None:
 
 
 def paired_comparison(ours: Mapping[Key, float], baseline: Mapping[Key, float]) -> Comparison:
-    """Compare two methods over the keys (say, held-out domain and seed) for which both have a value."""
+    """Compare two methods over the keys (such as held-out domain and seed) for which both have a value."""
     either = list(dict.fromkeys([*ours, *baseline]))
     both = [key for key in either if _finite(ours.get(key)) and _finite(baseline.get(key))]
     differences = np.array([ours[key] - baseline[key] for key in both], dtype=np.float64)

@@ -49,7 +49,7 @@ class Study:
 
     @property
     def planned(self) -> int:
-        """How many runs each label has when the bench is complete."""
+        """Number of runs per label when the bench is complete."""
         return len(self.domains) * len(self.seeds)
 
     def values(self, label: str, rule: str) -> Values:
@@ -102,6 +102,6 @@ def display_name(label: str) -> str:
 
 
 def _belongs(result: JobResult, model: str, grid: Grid, domains: Sequence[str]) -> bool:
-    """Return whether a result is part of the grid; a folder may hold those of an earlier, larger grid too."""
+    """Return whether a result is part of the grid; a folder may also have those of a larger grid."""
     planned = result.label in grid.methods and result.held_out in domains and result.seed in grid.seeds
     return planned and model in ("", result.model)

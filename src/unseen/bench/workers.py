@@ -1,8 +1,8 @@
-"""Jobs in parallel worker processes: the pool in the parent, and the loop of each worker.
+"""Parallel worker processes for jobs: the pool in the parent, and the loop of each worker.
 
 A worker that dies fails its job and nothing else. A worker loads data once and keeps it for the next job.
 A finished job keeps its model and records; its checkpoint is removed, and its page is written on demand
-(`unseen report`). What a job computes depends on its configuration alone, so the number of workers changes
+(`unseen report`). What a job computes depends only on its configuration, so the number of workers changes
 no result.
 """
 
@@ -40,7 +40,7 @@ _TICK_SECONDS = 0.25
 
 @dataclass(frozen=True)
 class Placement:
-    """Where jobs run; None keeps the grid's value. One thread is fastest while all cores have a job."""
+    """Where jobs run; None keeps the grid's value. One thread each is fastest while all cores have a job."""
 
     threads: int = 1
     device: str | None = None
@@ -57,7 +57,7 @@ class Placement:
 
 
 class BenchCallback:
-    """Base class of everything that follows a bench; every method does nothing until it is overridden."""
+    """Base class for callbacks of a bench; every method does nothing unless overridden."""
 
     def on_plan(
         self,
@@ -69,13 +69,13 @@ class BenchCallback:
         """Receive the jobs to run, those finished earlier (with seconds by id), and those that failed."""
 
     def on_job_start(self, job: BenchJob) -> None:
-        """Start or resume a job."""
+        """Called when a job starts or resumes."""
 
     def on_job_progress(self, job: BenchJob, progress: Progress) -> None:
-        """Receive how far a job is."""
+        """Receive a job's progress."""
 
     def on_job_end(self, job: BenchJob) -> None:
-        """Finish a job."""
+        """Called when a job has finished."""
 
     def on_job_error(self, job: BenchJob, reason: str) -> None:
         """Receive the reason why a job failed."""
@@ -114,7 +114,7 @@ class JobPool:
                 worker.stop()
 
     def _dispatch(self, worker: _Worker, job: BenchJob) -> None:
-        """Send a worker its next job; that the worker has died is noticed when it is received from."""
+        """Send a worker its next job; a dead worker is noticed on receive."""
         worker.job = job
         folder = self.folder.make_ready(job)
         with suppress(BrokenPipeError, ConnectionResetError):
@@ -129,7 +129,9 @@ class JobPool:
         except Exception as error:
             worker.is_lost = True
             ended = isinstance(error, EOFError | OSError)
-            message = Failed(worker.exit_reason() if ended else f"its worker process sent nonsense: {error}")
+            message = Failed(
+                worker.exit_reason() if ended else f"its worker process sent an unreadable message: {error}"
+            )
         if job is None:
             return
         if isinstance(message, Progress):
@@ -181,7 +183,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a job is; `validation` is the sources' validation metric after the latest evaluated round."""
+    """Progress of a job; `validation` is the sources' validation metric after the latest evaluated round."""
 
     round: int
     rounds: int
@@ -195,7 +197,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """The job failed: the reason in one line, and the traceback unless the line says it all."""
+    """The job failed: the reason in one line, and the traceback where it adds to the line."""
 
     reason: str
     details: str = ""
@@ -244,7 +246,7 @@ class _LoadedData:
 
 
 class _PipeCallback(Callback):
-    """Sends the job's progress to the parent process; without a parent the job ends."""
+    """Sends the job's progress to the parent process; ends the job if the parent is gone."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe, self._rounds = pipe, 0

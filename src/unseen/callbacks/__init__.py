@@ -1,1 +1,1 @@
-"""What follows a run while it trains: the `Callback` protocol, progress and trackers."""
+"""Callbacks of a run: the `Callback` base class and trackers."""

@@ -1,4 +1,4 @@
-"""The `Callback` protocol: follow a run while it trains, without any influence on what it computes.
+"""The `Callback` base class: observe a run while it trains, without any influence on what it computes.
 
 A run calls `on_prepare` and `on_note` before the first round, `on_train_start` once, then `on_samples` and
 `on_record` as it trains, and `on_train_end` when its folder is complete.
@@ -40,25 +40,25 @@ class RunEnd:
 
 
 class Callback:
-    """Base class of everything that follows a run; every method does nothing until it is overridden."""
+    """Base class of callbacks; every method does nothing unless overridden."""
 
     def on_prepare(self, what: str, done: int, total: int) -> None:
-        """Follow slow preparation, such as decoding images."""
+        """Receive the progress of slow preparation, such as decoding images."""
 
     def on_note(self, note: str) -> None:
         """Receive a remark for the user, such as what a protection costs."""
 
     def on_train_start(self, *, first_round: int, rounds: int, samples: int) -> None:
-        """Start with `first_round` (above 1 on resume); a full round trains on about `samples` samples."""
+        """Called before `first_round` (above 1 on resume); a full round trains on about `samples` samples."""
 
     def on_samples(self, count: int) -> None:
-        """Count samples that a client has just trained on: called after every batch."""
+        """Receive the number of samples that a client just trained on: called after every batch."""
 
     def on_record(self, record: Record) -> None:
         """Receive an event (round, evaluation, fault, ...) as it is written to the records."""
 
     def on_train_end(self, end: RunEnd) -> None:
-        """Finish: result, model and report are written."""
+        """Called at the end, when result, model and report are written."""
 
 
 Callbacks = Callback | Iterable[Callback] | None
@@ -109,9 +109,9 @@ class CallbackList(Callback):
                 self._drop(callback, error)
 
     def _drop(self, callback: Callback, error: Exception) -> None:
-        """Go on without a callback that failed, and say so through those that are left."""
+        """Drop a callback that failed, and report it to the remaining ones."""
         self.callbacks.remove(callback)
-        note = f"{type(callback).__name__} failed and is dropped; the run goes on ({_describe(error)})"
+        note = f"{type(callback).__name__} failed and is dropped; the run continues ({_describe(error)})"
         if self.callbacks:
             self.on_note(note)
         else:
@@ -123,7 +123,7 @@ def _describe(error: Exception) -> str:
 
 
 CallbackFactory = Callable[[Path], Callback]
-"""Makes a callback for the run in a folder."""
+"""Factory of a callback for the run in a folder."""
 
 CALLBACKS: Registry[CallbackFactory] = Registry(
     "callback", group="unseen.callbacks", builtin=("unseen.callbacks.tensorboard",)

@@ -1,4 +1,4 @@
-"""`unseen audit`: attack a finished run and say what its updates and its model give away."""
+"""`unseen audit`: attack a finished run and report what its updates and its model reveal."""
 
 from __future__ import annotations
 
@@ -17,28 +17,30 @@ if TYPE_CHECKING:
 
 @with_plugins
 def audit_command(  # noqa: PLR0917 (one parameter per option)
-    run: Annotated[Path, typer.Argument(help="A run folder of 'unseen train'; its data must be there too.")],
+    run: Annotated[Path, typer.Argument(help="A run folder of 'unseen train'; its data must be available.")],
     images: Annotated[int, typer.Option(min=1, help="Images in the one step that each client takes.")] = 1,
     clients: Annotated[int, typer.Option(min=1, help="Clients whose messages are attacked.")] = 3,
     against: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME[:KEY=VALUE,...]",
-            help="A protection to test (repeatable), with settings; all that serve the method if not given.",
+            help="A protection to test (repeatable), with settings; all that fit the method if not given.",
         ),
     ] = None,
     at: Annotated[
         str, typer.Option(help="Attack from the run's initial (start) or final (end) weights.")
     ] = "start",
     iterations: Annotated[int, typer.Option(min=1, help="Optimization steps of each attack.")] = 300,
-    restarts: Annotated[int, typer.Option(min=1, help="Searches of each attack; the best match counts.")] = 2,
-    seconds: Annotated[float, typer.Option(min=0.1, help="The most that one attack may take.")] = 60.0,
+    restarts: Annotated[
+        int, typer.Option(min=1, help="Searches of each attack; the best match is kept.")
+    ] = 2,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time limit of one attack, in seconds.")] = 60.0,
     out: Annotated[
         Path | None, typer.Option(help="Folder for page, numbers and images; RUN/audit if not given.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Attack a finished run: rebuild training images from updates, and test who is recognised as a member.
+    """Attack a finished run: rebuild training images from updates, and infer membership from the model.
 
     For every protection, one round is run in which each client takes one step on a few images. An attack
     then rebuilds the images, as far as possible, from one client's message and from the merged model, and
@@ -78,7 +80,7 @@ def audit_command(  # noqa: PLR0917 (one parameter per option)
     for line in _lines(found):
         results().print(line, soft_wrap=True, markup=False)
     results().print(f"Page: {page}", soft_wrap=True, markup=False)
-    console.print("It contains training images: keep it where those may be kept.", style="yellow")
+    console.print("It contains training images: store it only where those may be stored.", style="yellow")
 
 
 def parse_protection(text: str) -> tuple[str, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""`unseen bench`: methods x held-out domains x seeds, in parallel, stopped and continued at any time."""
+"""`unseen bench`: methods x held-out domains x seeds, in parallel; can be stopped and resumed at any time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _GRID = "Comparison"
 _ALL_JOBS = "Options of every run"
 OF_THE_GRID = ("hold_out", "seed", "method", "model", "settings", "selection", *WHERE)
-"""Fields of `RunConfig` that a bench takes in another way than as one value for all jobs."""
+"""`RunConfig` fields that a bench does not take as one value for all jobs."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class BenchRunOptions:
     threads: Annotated[int, typer.Option(help="Threads per job.", rich_help_panel=EXECUTION)] = 1
     out: Annotated[
         Path | None,
-        typer.Option(help="Bench folder; made under runs/ if not given.", rich_help_panel=EXECUTION),
+        typer.Option(help="Bench folder; created under runs/ if not given.", rich_help_panel=EXECUTION),
     ] = None
     work: Annotated[
         Path | None, typer.Option(help="Folder of the jobs, if not OUT/jobs.", rich_help_panel=EXECUTION)
@@ -64,7 +64,7 @@ class BenchRunOptions:
         typer.Option(help="File for the CSV table, if not OUT/table.csv.", rich_help_panel=EXECUTION),
     ] = None
     retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Try failed jobs again.", rich_help_panel=EXECUTION)
+        bool, typer.Option("--retry-failed", help="Retry failed jobs.", rich_help_panel=EXECUTION)
     ] = False
     collect: Annotated[
         bool,
@@ -84,7 +84,7 @@ def bench_command(
         str | None,
         typer.Argument(
             metavar="GRID|DATA",
-            help="A grid file (.toml), or data as in `unseen train`; without either, --out goes on.",
+            help="A grid file (.toml), or data as in `unseen train`; without either, --out is resumed.",
         ),
     ] = None,
     *,
@@ -135,7 +135,7 @@ def bench_command(
 ) -> None:
     """Compare methods on every held-out domain with several seeds; write tables with significance tests.
 
-    Jobs run in parallel. Stop at any time; the same command goes on, and finished jobs are never repeated.
+    Jobs run in parallel. Stop at any time; the same command resumes, and finished jobs are never repeated.
 
     Examples:
 
@@ -195,7 +195,7 @@ def run_grid(read_grid: Callable[[], Grid], place: Path, jobs: BenchRunOptions) 
 def _run(
     grid: Grid, folder: BenchFolder, where: Placement, jobs: BenchRunOptions, *, again: str
 ) -> tuple[BenchOutcome, Grid]:
-    """Run the missing jobs with live progress; Ctrl-C leaves with a line on how to go on."""
+    """Run the missing jobs with live progress; Ctrl-C stops and prints how to resume."""
     from unseen.bench.runner import (
         bench_state,
         choose_workers,
@@ -227,7 +227,9 @@ def _run(
             )
         return outcome, known
     except KeyboardInterrupt:
-        console.print(f"\nStopped. Finished jobs and rounds are kept; go on with:\n  {again}", soft_wrap=True)
+        console.print(
+            f"\nStopped. Finished jobs and rounds are kept; resume with:\n  {again}", soft_wrap=True
+        )
         sys.exit(INTERRUPTED)
 
 
@@ -237,9 +239,9 @@ def default_out(source: str) -> Path:
 
 
 def grid_from(source: str | None, out: Path, given: Mapping[str, Any]) -> Grid:
-    """Read a grid file, or the one that a bench folder holds, or make a grid of options for named data.
+    """Read a grid file or the grid of a bench folder, or build a grid from options for named data.
 
-    Options that are given count more than what a file says.
+    Given options override the file.
     """
     from unseen.bench.bench_folder import BenchFolder
     from unseen.bench.grid import Grid
@@ -248,7 +250,7 @@ def grid_from(source: str | None, out: Path, given: Mapping[str, Any]) -> Grid:
         stored = BenchFolder(out).grid
         if not stored.exists():
             raise UsageError(
-                f"{out} holds no bench to go on with; start one: unseen bench GRID.toml --out {out}"
+                f"{out} contains no bench to resume; start one: unseen bench GRID.toml --out {out}"
             )
         return changed(Grid.from_toml(stored), given)
     if source.endswith(".toml"):
@@ -288,7 +290,7 @@ def changed(grid: Grid, given: Mapping[str, Any]) -> Grid:
 
 
 def words(given: str | Sequence[str]) -> list[str]:
-    """Split at commas; an option that was given several times counts as a longer list."""
+    """Split at commas; a repeated option extends the list."""
     texts = [given] if isinstance(given, str) else given
     return [word.strip() for text in texts for word in text.split(",") if word.strip()]
 
@@ -298,7 +300,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     try:
         numbers = tuple(int(word) for word in words(text))
     except ValueError:
-        raise UsageError(f"--seeds takes how many, or a list such as 0,1,2, not {text!r}") from None
+        raise UsageError(f"--seeds takes a number of seeds, or a list such as 0,1,2, not {text!r}") from None
     if len(numbers) == 1 and "," not in text:
         return tuple(range(numbers[0]))
     return numbers
@@ -342,7 +344,7 @@ class Written:
             place = f"{cell['label']}, {cell['held_out']} held out: "
             console.print(place + _choice(cell), markup=False, soft_wrap=True)
         if self.outcome.missing:
-            console.print(f"{len(self.outcome.missing)} jobs are still to be run.")
+            console.print(f"{len(self.outcome.missing)} jobs have not run yet.")
         if self.outputs:
             console.print(f"Page: {self.outputs.page}", soft_wrap=True)
 
@@ -350,7 +352,7 @@ class Written:
 def write_all(
     grid: Grid, folder: BenchFolder, outcome: BenchOutcome, *, latex: Path | None, csv: Path | None
 ) -> Written:
-    """Write everything that follows from the finished jobs; without any there are no tables."""
+    """Write all outputs of the finished jobs; there are no tables without any."""
     from unseen.bench.bench_files import write_outputs
     from unseen.bench.result_store import ResultStore
     from unseen.bench.results import write_results
@@ -370,7 +372,7 @@ def write_all(
 
 
 def _require_no_loss(folder: BenchFolder, outcome: BenchOutcome) -> None:
-    """Refuse to write over lines of other jobs that cannot be made again from their folders."""
+    """Refuse to overwrite results of other jobs that cannot be recomputed from their folders."""
     from unseen.bench.results import kept_results
     from unseen.runs.folder import RunFolder
 
@@ -378,8 +380,8 @@ def _require_no_loss(folder: BenchFolder, outcome: BenchOutcome) -> None:
     gone = [job for job in others if not RunFolder(folder.work / job).result.exists()]
     if outcome.results and gone:
         raise UsageError(
-            f"{folder.results} holds {len(gone)} results of jobs that this grid does not have and whose "
-            f"folders are not in {folder.work}; they would be lost: take another --out, or delete that file"
+            f"{folder.results} contains {len(gone)} results of jobs that this grid does not have and whose "
+            f"folders are not in {folder.work}; they would be lost: choose another --out, or delete that file"
         )
 
 

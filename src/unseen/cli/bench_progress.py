@@ -1,4 +1,4 @@
-"""A bench while it runs: a live table on a terminal, one line per event where output is piped.
+"""Progress of a bench: a live table on a terminal, one line per event when output is piped.
 
 The estimated time follows from seconds per round, measured per label from the rounds that have run.
 """
@@ -53,7 +53,7 @@ class RoundTimes:
         return sum(self._seconds.values()) / rounds if rounds else None
 
     def seconds_left(self, left: Iterable[tuple[str, int]], *, workers: int) -> float | None:
-        """Estimate the time for (label, rounds) pairs on so many workers; None before any round has run.
+        """Estimate the time for (label, rounds) pairs on `workers` workers; None before any round has run.
 
         No job is split, so it takes at least as long as the longest of them.
         """
@@ -120,7 +120,7 @@ class BenchProgress(BenchCallback):
         failed: Sequence[BenchJob],
         seconds: Mapping[str, float],
     ) -> None:
-        """Show what there is to do, and learn from what was done before."""
+        """Show the planned jobs, and initialize the time estimate from finished ones."""
         for job in finished:
             if job.id in seconds and job.id not in self._learnt:
                 self._learn(job, rounds=job.config.rounds, seconds=seconds[job.id])
@@ -131,7 +131,7 @@ class BenchProgress(BenchCallback):
         self._say(", ".join(parts) + f"; {self._workers} at a time")
 
     def on_job_start(self, job: BenchJob) -> None:
-        """Move a job from those that wait to those that run."""
+        """Mark a waiting job as running."""
         self._waiting.pop(job.id, None)
         self._running[job.id] = (job, _Running())
 
@@ -143,7 +143,7 @@ class BenchProgress(BenchCallback):
         running.progress = progress
 
     def on_job_end(self, job: BenchJob) -> None:
-        """Count a job, and learn from the time it took."""
+        """Count a finished job and update the time estimate."""
         _, running = self._running.pop(job.id)
         self._learn(job, rounds=running.rounds_done, seconds=running.seconds)
         self._done += 1
@@ -176,7 +176,7 @@ class BenchProgress(BenchCallback):
     def _left(self) -> str:
         """Estimate the time left from finished jobs, or from running ones where a method has none yet.
 
-        Running jobs are the weaker evidence: first rounds may be longer than others.
+        Running jobs are weaker evidence: first rounds may take longer than others.
         """
         pace, left = self._pace.copy(), [(job.label, job.config.rounds) for job in self._waiting.values()]
         for job, running in self._running.values():

@@ -1,4 +1,4 @@
-"""Consoles: results go to standard output, progress and remarks to standard error."""
+"""Consoles: results go to standard output, progress and messages to standard error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INTERRUPTED = 130
 
 
 def messages() -> Console:
-    """Return the console for progress and remarks."""
+    """Return the console for progress and messages."""
     return Console(stderr=True, highlight=False)
 
 
@@ -29,5 +29,5 @@ def print_json(value: Any) -> None:
 
 
 def printable(text: str) -> str:
-    """Escape what is not text: the bytes of a file name in an unknown encoding."""
+    """Escape undecodable bytes, such as those of a file name in an unknown encoding."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""`unseen data`: look at data before training on it."""
+"""`unseen data`: check data before training on it, and download data sets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from unseen.data.validate import DataCheck
 
 app = typer.Typer(
-    no_args_is_help=True, help="Look at data, or get some.\n\nExample:\n\n    unseen data check my_data/"
+    no_args_is_help=True, help="Check data, or download it.\n\nExample:\n\n    unseen data check my_data/"
 )
 
 
@@ -38,19 +38,19 @@ def check_command(  # noqa: PLR0917 (one parameter per option)
         typer.Argument(help="A folder domain/class/image, a table (.csv, .parquet), or a named data set."),
     ],
     picture: Annotated[
-        Path | None, typer.Option(help="Also draw the counts into this PNG file.", metavar="FILE.png")
+        Path | None, typer.Option(help="Also plot the counts to this PNG file.", metavar="FILE.png")
     ] = None,
     domain_column: Annotated[str, typer.Option(help="Tables: the column that names the domain.")] = "domain",
     target: Annotated[str, typer.Option(help="Tables: the column to predict.")] = "target",
     task: Annotated[
-        str | None, typer.Option(help="Tables: what is predicted; the target column decides unless given.")
+        str | None, typer.Option(help="Tables: the task; inferred from the target column if not given.")
     ] = None,
     data_root: Annotated[
         Path | None, typer.Option(help="Folder of the named data sets.", envvar="UNSEEN_DATA")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
-    """Count samples per domain and class, open every image, and say what is wrong or unusual.
+    """Count samples per domain and class, open every image, and report what is wrong or unusual.
 
     PATH is a folder domain/class/image, a table (.csv, .parquet) or a named data set. The exit code is 1 if
     training would refuse the data, else 0.
@@ -109,7 +109,7 @@ def _show_check(check: DataCheck, picture: Path | None, console: Console, *, nex
 
 
 def show_findings(check: DataCheck, console: Console) -> None:
-    """Print what was found: counts, what cannot be read, what is unusual."""
+    """Print the findings: counts, unreadable files, anything unusual."""
 
     say = partial(_say, console)
     say(f"{check.name}: {check.total} samples", "bold")
@@ -169,14 +169,12 @@ def get_command(
     accept_terms: Annotated[
         bool, typer.Option("--accept-terms", help="Also download what is not free for every use.")
     ] = False,
-    mirror: Annotated[
-        str, typer.Option(help="Address of a folder with the same files, to take them from.", metavar="URL")
-    ] = "",
+    mirror: Annotated[str, typer.Option(help="URL of a mirror with the same files.", metavar="URL")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
 ) -> None:
-    """Download a named data set, checked against published checksums, or say how to obtain it.
+    """Download a named data set, checked against published checksums, or explain how to obtain it.
 
-    A download that was stopped goes on where it was. The exit code is 1 if something is left for you to do.
+    A stopped download resumes where it was. The exit code is 1 if a manual step remains.
 
     Examples:
 
@@ -192,7 +190,7 @@ def get_command(
         with DelayedProgressBar(messages(), bytes=True) as bar:
             outcome = get_data(name, root=root, accept_terms=accept_terms, mirror=mirror, progress=bar)
     except KeyboardInterrupt:
-        messages().print("\nStopped. The same command goes on where it was.")
+        messages().print("\nStopped. The same command resumes where it was.")
         sys.exit(INTERRUPTED)
     if as_json:
         print_json(_download_json(outcome))
@@ -207,13 +205,13 @@ def _show_download(outcome: DownloadResult, console: Console) -> None:
         console.print(Text(text, style=style), soft_wrap=True)
 
     if not (outcome.downloaded or outcome.present or outcome.refused or outcome.explained):
-        say(f"{outcome.name} comes with the package: nothing to get")
+        say(f"{outcome.name} comes with the package: nothing to download")
     for title in outcome.present:
         say(f"{title}: already there")
     for title in outcome.downloaded:
         say(f"{title}: downloaded and checked", "green")
     for download in outcome.refused:
-        say(f"{download.title}: not downloaded; licence: {download.licence}; --accept-terms accepts that")
+        say(f"{download.title}: not downloaded; licence: {download.licence}; accept it with --accept-terms")
     if manual := outcome.explained:
         say(f"{outcome.name} is not downloaded: no checksum of it is published")
         say(f"licence: {manual.licence}")
@@ -288,7 +286,7 @@ def _by_class(counts: Counts, classes: list[str], *, bars: bool) -> Table:
 
 
 def _by_extremes(counts: Counts, classes: list[str]) -> Table:
-    table = _counts_columns("samples", "", "smallest class", "largest class", "classes it lacks")
+    table = _counts_columns("samples", "", "smallest class", "largest class", "missing classes")
     largest = max(sum(row.values()) for row in counts.values())
     for domain, row in counts.items():
         total = sum(row.values())

@@ -33,7 +33,9 @@ def demo_command(
     from unseen.runner.run import run
 
     console = messages()
-    console.print("Five clients hold digits turned by 0 to 60 degrees; the model is evaluated on 75 degrees.")
+    console.print(
+        "Five clients have digits rotated by 0 to 60 degrees; the model is evaluated at 75 degrees."
+    )
     finished = []
     try:
         for method, settings in METHODS.items():
@@ -43,7 +45,7 @@ def demo_command(
             with LiveProgress(console, label=method) as progress:
                 finished.append(run(config, out=out / method, resume=True, callbacks=progress))
     except KeyboardInterrupt:
-        console.print(f"\nStopped. Run `unseen demo --out {out}` again to go on.")
+        console.print(f"\nStopped. Run `unseen demo --out {out}` again to resume.")
         raise typer.Exit(INTERRUPTED) from None
     page = write_comparison([result.folder for result in finished], out / "report.html")
     if as_json:

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 def invite_command(
-    site: Annotated[str, typer.Argument(help="The site's name; results call its domain so.")],
+    site: Annotated[str, typer.Argument(help="The site's name, which is also its domain's name in results.")],
     home: HomeOption = DEFAULT_HOME,
     key: Annotated[
         str | None,
         typer.Option(help="The site's public key: its .pub file, or the line in it.", metavar="SITE.pub"),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The invitation; SITE.invitation if not given.")] = None,
-    revoke: Annotated[bool, typer.Option("--revoke", help="Let this site in no more.")] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Revoke this site's access.")] = False,
 ) -> None:
     """Write an invitation for a site, and register its public key once you have it.
 
-    First `unseen invite SITE`: send the file to the site. It holds no secret. There `unseen join` makes a key
-    pair and says which file to send back. Then `unseen invite SITE --key SITE.pub`: from now on the site
-    is let in. Compare the fingerprints that both sides show, say over the telephone.
+    First `unseen invite SITE`: send the file to the site. It contains no secret. There `unseen join` creates
+    a key pair and prints which file to send back. Then `unseen invite SITE --key SITE.pub`: from now on the
+    site is admitted. Compare the fingerprints shown on both sides, for example by phone.
 
     Examples:
 
@@ -44,13 +44,13 @@ def invite_command(
     from unseen.deploy.members import Members
 
     if revoke and key is not None:
-        raise UsageError("--revoke takes a site's key away and --key gives one: use one at a time")
+        raise UsageError("--revoke removes a site's key and --key adds one: use one at a time")
     require_site_name(site)
     place, members = CoordinatorHome.load(home), Members(home)
     coordinator = place.here if _is_up(place) else None
     if revoke:
         members.revoke(site, coordinator)
-        _say(f"{site} is let in no more.")
+        _say(f"{site} is no longer admitted.")
         return
     if key is None:
         path = out or Path(f"{site}{SUFFIX}")
@@ -59,19 +59,19 @@ def invite_command(
         _say(f"Wrote {path}. Send it to {site}; there they run:\n  unseen join {path.name} --data FOLDER")
         if members.get(site) is None:
             _say(
-                f"It prints the name of a public key file. With that file, let {site} in:\n"
+                f"It prints the name of a public key file. With that file, admit {site}:\n"
                 f"  unseen invite {site} --key {site}.pub --home {home}"
             )
         return
     member = members.add(site, read_public_key(key))
     if coordinator is not None:
         members.register(coordinator)
-    when = "is let in from now on" if coordinator else "will be let in when `unseen up` runs"
+    when = "is admitted from now on" if coordinator else "will be admitted when `unseen up` runs"
     _say(f"{site} {when}. Fingerprint of its key:\n  {fingerprint(member.key)}")
 
 
 def _is_up(home: CoordinatorHome) -> bool:
-    """Whether something listens where the coordinator of this home would."""
+    """Check whether something listens at the address of this home's coordinator."""
     host, _, port = home.here.address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=2.0).close()
@@ -88,7 +88,7 @@ def status_command(
     home: HomeOption = DEFAULT_HOME,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Show the sites that a coordinator knows and the runs it has had. Run it on the coordinator's machine.
+    """Show the sites and runs of a coordinator. Run it on the coordinator's machine.
 
     Example:
 
@@ -138,7 +138,7 @@ def app_command(  # noqa: PLR0917 (one parameter per option)
 ) -> None:
     """Write a Flower app for teams that run their own SuperLink and start jobs with `flwr run`.
 
-    Each SuperNode needs Unseen installed and says who it is with
+    Each SuperNode needs Unseen installed and is identified by
     `--node-config 'site="a" data="/path/to/CLASS/IMAGE" home="/path/to/keep/client-state"'`.
 
     Example:

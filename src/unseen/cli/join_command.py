@@ -1,4 +1,4 @@
-"""`unseen join`: take part as a site; its data stays there."""
+"""`unseen join`: take part as a site, which keeps its data."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def join_command(
 ) -> None:
     """Take part in training with this site's data, which stays here. Runs until Ctrl-C.
 
-    The data is looked over first. The first time, a key pair is made; its private half never leaves this
-    machine. Every kind of value that leaves is shown and kept in HOME/sent.jsonl, with its bytes.
+    The data is checked first. The first time, a key pair is created; its private key never leaves this
+    machine. Every kind of value that leaves is shown and logged in HOME/sent.jsonl, with its bytes.
 
     Example:
 
@@ -60,12 +60,12 @@ def join_command(
         try:
             stay_connected(place, source, say)
         except KeyboardInterrupt:
-            say("stopped; the coordinator goes on without this site")
+            say("stopped; the coordinator continues without this site")
             raise typer.Exit(INTERRUPTED) from None
 
 
 def _look_over(site: str, data: str, *, skip_unreadable: bool) -> DataCheck:
-    """Show what is there, and refuse what training would refuse."""
+    """Show what was found, and raise an error if training would refuse the data."""
     from unseen.cli.progress import DelayedProgressBar
     from unseen.data import DataRequest
     from unseen.data.validate import check_site
@@ -77,7 +77,7 @@ def _look_over(site: str, data: str, *, skip_unreadable: bool) -> DataCheck:
         raise UnseenError(check.problem)
     if check.unreadable and not skip_unreadable:
         raise UnseenError(
-            f"{len(check.unreadable)} of {check.total} images cannot be read; repair or remove them, or take "
-            "part without them: --skip-unreadable (the job must allow it too)"
+            f"{len(check.unreadable)} of {check.total} images cannot be read; repair or remove them, or "
+            "skip them: --skip-unreadable (the job must allow it too)"
         )
     return check

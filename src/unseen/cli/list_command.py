@@ -1,4 +1,4 @@
-"""`unseen list KIND`: the entries of every registry, one line each; richer views of some kinds."""
+"""`unseen list KIND`: the entries of every registry, one line each, with more columns for some kinds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List the names that other commands accept, also those of plugins.\n\n"
+    help="List the names that other commands accept, including those of plugins.\n\n"
     "Examples:\n\n    unseen list methods\n\n    unseen list optimizers --plugin my_optimizer.py",
 )
 AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
@@ -56,7 +56,9 @@ def list_registry(kind: str, name: str | None, *, as_json: bool) -> None:
     if name is not None:
         settings = [(key, str(default), meaning) for key, default, meaning in _settings_of(registry[name])]
         if not settings and not as_json:
-            results().print(f"{name}: {summarize(registry[name])} It has no settings.", soft_wrap=True)
+            results().print(
+                f"{name}: {summarize(registry[name]).removesuffix('.')}. It has no settings.", soft_wrap=True
+            )
             return
         show_table(("setting", "default", "meaning"), settings, as_json=as_json)
         return
@@ -65,9 +67,12 @@ def list_registry(kind: str, name: str | None, *, as_json: bool) -> None:
 
 
 def summarize(entry: Any) -> str:
-    """Describe a registered entry in one line: its `summary`, its `title`, or its docstring's first line."""
-    text = getattr(entry, "summary", None) or getattr(entry, "title", None)
-    return text if isinstance(text, str) else (inspect.getdoc(entry) or "").partition("\n")[0]
+    """Describe an entry in one line: its `description`, `summary`, `title` or docstring's first line."""
+    for name in ("description", "summary", "title"):
+        text = getattr(entry, name, None)
+        if text and isinstance(text, str):
+            return text
+    return (inspect.getdoc(entry) or "").partition("\n")[0]
 
 
 def _settings_of(entry: Any) -> list[tuple[str, Any, str]]:
@@ -198,7 +203,7 @@ def print_methods(methods: Sequence[AnyMethod]) -> None:
 
 
 def describe_method(method: AnyMethod, *, as_json: bool) -> None:
-    """Print what is known of a method, then its settings."""
+    """Print the facts about a method, then its settings."""
     from unseen.methods import describe_settings
     from unseen.methods.method_costs import measured_costs
 
@@ -285,7 +290,7 @@ def _console() -> Console:
 
 
 def _bare_table(columns: Sequence[str], *, wrapping: str) -> Table:
-    """Make a table without lines; one column takes the room that is left."""
+    """Make a table without lines; one column takes the remaining width."""
     table = Table(box=None, pad_edge=False)
     for column in columns:
         right = column in ("time", "bytes")
@@ -294,11 +299,11 @@ def _bare_table(columns: Sequence[str], *, wrapping: str) -> Table:
 
 
 def _add_command(kind: str) -> None:
-    """Add `unseen list KIND` for a registry that needs no richer view."""
+    """Add `unseen list KIND` for a registry without more columns."""
     words = kind.replace("-", " ")
 
     def command(
-        name: Annotated[str | None, typer.Argument(help="Show the settings of this one.")] = None,
+        name: Annotated[str | None, typer.Argument(help="Show the settings of this entry.")] = None,
         as_json: AsJson = False,
     ) -> None:
         list_registry(kind, name, as_json=as_json)

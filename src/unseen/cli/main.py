@@ -1,4 +1,4 @@
-"""The `unseen` command: its sub-commands, and how errors leave it."""
+"""The `unseen` command: its subcommands and its error handling."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ for _name, _command in (
     ("status", status_command),
     ("app", app_command),
 ):
-    app.command(_name, rich_help_panel="A federation of machines")(_command)
+    app.command(_name, rich_help_panel="Federation across machines")(_command)
 app.add_typer(list_app, name="list")
 app.add_typer(data_app, name="data")
 
@@ -56,7 +56,7 @@ app.add_typer(data_app, name="data")
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and stop.", is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)
     ] = False,
     plugin: PluginOption = None,
 ) -> None:

@@ -61,7 +61,7 @@ def with_options(**groups: OptionGroup) -> Callable[[Command], Command]:
 
 
 def with_plugins(command: Command) -> Command:
-    """Let a command take `--plugin FILE`, which names a file that registers methods, metrics and so on."""
+    """Add `--plugin FILE` to a command: a file that registers methods, metrics and so on."""
     own = inspect.signature(command, eval_str=True)
     plugin = inspect.Parameter(
         "plugin", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=PluginOption
@@ -106,7 +106,7 @@ def option_group(kind: type[Any]) -> OptionGroup:
 def run_options(*, without: Collection[str] = (), panel: str | None = None) -> OptionGroup:
     """Make the options of `RunConfig`; the command receives those that were given, by field name.
 
-    without  fields that the command takes in another way
+    without  fields that the command handles itself
     panel    one panel for all of them, in place of the one each field declares
     """
     hints = get_type_hints(RunConfig)
@@ -117,7 +117,7 @@ def run_options(*, without: Collection[str] = (), panel: str | None = None) -> O
 
 
 _OLDER = "_older"
-"""Ending of the parameter that takes an older spelling."""
+"""Suffix of the parameter that takes an older spelling."""
 
 
 def _run_parameters(item: Field[Any], hint: Any, panel: str | None) -> list[inspect.Parameter]:

@@ -40,7 +40,7 @@ def predict_command(  # noqa: PLR0917 (one parameter per option)
     all_probabilities: Annotated[
         bool, typer.Option("--all-probabilities", help="Add a column p_CLASS for every class.")
     ] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples that go through the model at once.")] = 256,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples per batch.")] = 256,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the predictions as JSON.")] = False,
 ) -> None:
@@ -49,8 +49,8 @@ def predict_command(  # noqa: PLR0917 (one parameter per option)
     RUN is a run folder or its model.safetensors. PATH is a folder of images in any layout, or one image; for
     models trained on a table it is a .csv or .parquet file with the same columns (no target needed).
 
-    Images are brought to the size and colours the model was trained on. One that cannot be read keeps its
-    line, without a class and with the reason; the exit code is 1 only if none could be read.
+    Images are resized and converted as in training. An unreadable one keeps its line, without a class and
+    with the reason; the exit code is 1 only if none could be read.
 
     Examples:
 
@@ -89,14 +89,14 @@ def predict_command(  # noqa: PLR0917 (one parameter per option)
 
 
 def _remarks(card: ModelCard, path: Path) -> list[str]:
-    """Return remarks on what a user may not expect of these predictions."""
+    """Return remarks that users need to interpret these predictions."""
     from unseen.serving.image_files import find_images
 
     if card.encoding is None:
         others = find_images(path).passed_over
-        return [f"Passed over, not an image by its name: {others} files"] if others else []
+        return [f"Skipped, not an image by its name: {others} files"] if others else []
     if card.encoding.get("statistics") == "local":
-        return ["This model scales by the values of the table at hand: its rows should be one domain's."]
+        return ["This model scales by statistics of the given table: its rows should come from one domain."]
     return []
 
 
@@ -106,12 +106,12 @@ def export_command(
     out: Annotated[Path | None, typer.Option(help="File to write; next to the model if not given.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
-    """Export the model for other programs, with a JSON file next to it that says how to use it.
+    """Export the model for other programs, with a JSON file next to it that describes how to use it.
 
     RUN is a run folder or its model.safetensors.
 
     ONNX takes pixels from 0 to 255 and gives probabilities: normalization is inside. The file is run with
-    onnxruntime and compared with the trained model before it takes its place.
+    onnxruntime and compared with the trained model before it is kept.
 
     Example:
 

@@ -22,7 +22,7 @@ from unseen.tasks import is_fraction, metric_label
 
 
 class LiveProgress(Callback):
-    """Callback that shows one line, which moves with every batch."""
+    """Callback that shows one progress line, updated with every batch."""
 
     def __init__(self, console: Console, *, label: str) -> None:
         self.label = label
@@ -54,11 +54,11 @@ class LiveProgress(Callback):
         self._progress.update(self._bar, completed=done, total=total, note=f"{what} {done}/{total}")
 
     def on_note(self, note: str) -> None:
-        """Print a remark; it stays when the bar is gone."""
+        """Print a note, which stays after the bar is removed."""
         self._progress.console.print(note, style="dim", soft_wrap=True)
 
     def on_train_start(self, *, first_round: int, rounds: int, samples: int) -> None:
-        """Start the bar over."""
+        """Reset the bar."""
         self._rounds, self._round = rounds, first_round - 1
         self._samples = max(samples, 1)
         self._started = time.perf_counter()
@@ -66,13 +66,13 @@ class LiveProgress(Callback):
         self._show()
 
     def on_samples(self, count: int) -> None:
-        """Move the bar."""
+        """Advance the bar."""
         self._seen += count
         self._progress.advance(self._bar, count)
         self._show()
 
     def on_record(self, record: Record) -> None:
-        """Take the numbers that matter from the records."""
+        """Update the shown numbers from a record."""
         if record["event"] == "round":
             self._round = record["round"]
             self._loss = "" if record["loss"] is None else f"loss {record['loss']:.3f}"
@@ -129,7 +129,7 @@ class DelayedProgressBar:
         self._progress.stop()
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Move the bar."""
+        """Advance the bar."""
         self._progress.update(self._bar, description=what, completed=done, total=total)
         if time.perf_counter() > self._appears and done < total:
             self._progress.start()

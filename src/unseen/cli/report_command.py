@@ -1,4 +1,4 @@
-"""`unseen report`: write a run's or a bench's page again, or compare runs on one page."""
+"""`unseen report`: rewrite the page of a run or a bench, or compare runs on one page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def report_command(
     features: Annotated[
         bool,
         typer.Option(
-            "--features", help="First embed features of samples (t-SNE, before and after); needs the data."
+            "--features",
+            help="First embed sample features by t-SNE, before and after training; needs the data.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the paths as JSON.")] = False,
@@ -58,7 +59,7 @@ def _bench(folders: list[Path], figures: Path | None, *, features: bool) -> tupl
     """Write the page and tables of one bench folder."""
     if len(folders) > 1 or features:
         raise UsageError(
-            f"{folders[0]}: a bench folder is shown alone; --features takes a single run's folder"
+            f"{folders[0]}: a bench folder is reported alone; --features takes a single run's folder"
         )
     from unseen.bench.bench_files import rewrite_bench
 
@@ -80,7 +81,7 @@ def _runs(
     if len(runs) == 1:
         pages = [write_report(runs[0])]
     elif out is None:
-        raise UsageError("several runs go onto one page: say where with --out comparison.html")
+        raise UsageError("several runs are compared on one page: name it with --out comparison.html")
     else:
         pages = [write_comparison(runs, out)]
     images = [path for run in runs for path in write_figures(run, figures / run.name)] if figures else []

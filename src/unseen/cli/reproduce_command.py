@@ -1,4 +1,4 @@
-"""`unseen reproduce`: a table or figure of a paper again, with the published rows next to ours."""
+"""`unseen reproduce`: reproduce a table or figure of a paper, with the published rows next to ours."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def reproduce_command(
     *,
     listed: Annotated[
         bool,
-        typer.Option("--list", help="Show all recipes, and what each lacks here.", rich_help_panel=_WHAT),
+        typer.Option("--list", help="List all recipes and what each is missing.", rich_help_panel=_WHAT),
     ] = False,
     show: Annotated[
-        bool, typer.Option("--show", help="Say what would be run; run nothing.", rich_help_panel=_WHAT)
+        bool, typer.Option("--show", help="Show what would run; run nothing.", rich_help_panel=_WHAT)
     ] = False,
     budget: Annotated[
         str,
@@ -70,9 +70,9 @@ def reproduce_command(
     ] = False,
     jobs: BenchRunOptions,
 ) -> None:
-    """Make a table or figure of a paper again, with the published rows next to ours.
+    """Reproduce a table or figure of a paper, with the published rows next to ours.
 
-    A recipe is a bench in the setting of its paper. Stop at any time; the same command goes on.
+    A recipe is a bench in the setting of its paper. Stop at any time; the same command resumes.
 
     Examples:
 
@@ -126,14 +126,14 @@ def _changed(grid: Grid, given: dict[str, Any]) -> Grid:
 
 
 def _ready(recipe: Recipe, grid: Grid, root: Path | None, *, from_scratch: bool) -> Grid:
-    """Fill in the weights and domains that are available, or say what is missing."""
+    """Fill in the weights and domains that are available, or raise an error that names what is missing."""
     from unseen.bench.papers.readiness import check_readiness, with_weights, without_domains
 
     found = check_readiness(grid, root)
     if found.data:
-        raise UnseenError(f"{recipe.name} needs data that is not there: {found.data}")
+        raise UnseenError(f"{recipe.name} needs data that is missing: {found.data}")
     if found.domains:
-        messages().print(f"Left out for want of files: {', '.join(found.domains)}", soft_wrap=True)
+        messages().print(f"Left out because files are missing: {', '.join(found.domains)}", soft_wrap=True)
     return with_weights(without_domains(grid, found.domains), root, from_scratch=from_scratch)
 
 
@@ -146,7 +146,7 @@ def _where_the_figure_is(recipe: Recipe) -> str:
 
 
 def print_recipes(root: Path | None, *, as_json: bool) -> None:
-    """List all recipes with what each lacks; print once how to get it."""
+    """List all recipes with what each is missing; print once how to get it."""
     from unseen.bench.papers.readiness import check_readiness
     from unseen.bench.papers.recipe import list_recipes, load_recipe
     from unseen.models.pretrained import weights_place
@@ -165,7 +165,7 @@ def print_recipes(root: Path | None, *, as_json: bool) -> None:
     data = {recipe.data: found[recipe.name].data for recipe in recipes if found[recipe.name].data}
     weights = dict.fromkeys(model for each in found.values() for model in each.weights)
     if data or weights:
-        console.print("To get what is missing (`unseen data get DATA` downloads where it may):")
+        console.print("To get what is missing (`unseen data get DATA` downloads where allowed):")
     for name, put in data.items():
         console.print(f"  {name}: {put}", soft_wrap=True, markup=False)
     for model in weights:
@@ -174,7 +174,7 @@ def print_recipes(root: Path | None, *, as_json: bool) -> None:
 
 
 def print_recipe(recipe: Recipe, grid: Grid, *, budget: str, root: Path | None, as_json: bool) -> None:
-    """Say what a recipe would run: jobs, how many samples they train on, with what."""
+    """Print what a recipe would run: its jobs, their training samples and options."""
     from unseen.bench.papers.readiness import check_readiness
 
     missing = check_readiness(grid, root)
@@ -194,7 +194,7 @@ def print_recipe(recipe: Recipe, grid: Grid, *, budget: str, root: Path | None, 
         return
     console = results()
     console.print(f"[bold]{grid.title}[/bold]\n{grid.note.strip()}", soft_wrap=True)
-    table = Table("label", "jobs", "samples per job", "its own options")
+    table = Table("label", "jobs", "samples per job", "options of the label")
     for label, (jobs, samples) in work.items():
         own = {key: value for key, value in grid.methods[label].items() if key != "settings"}
         own |= grid.methods[label].get("settings", {})
@@ -206,7 +206,7 @@ def print_recipe(recipe: Recipe, grid: Grid, *, budget: str, root: Path | None, 
         "held out": ", ".join(grid.hold_out),
         "seeds": ", ".join(map(str, grid.seeds)),
         "all jobs": ", ".join(f"{key} {value}" for key, value in grid.common.items()),
-        "in all": f"{sum(jobs for jobs, _ in work.values())} jobs, about {total:,} training samples",
+        "total": f"{sum(jobs for jobs, _ in work.values())} jobs, about {total:,} training samples",
         "compared with": f"published {recipe.paper.name}, {recipe.shows}" if grid.published else "",
         "state": _state(missing) + (f": {missing.data}" if missing.data else ""),
     }

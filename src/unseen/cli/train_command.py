@@ -75,7 +75,7 @@ def train_command(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Run folder; made under runs/ if not given.", rich_help_panel=EXECUTION),
+        typer.Option(help="Run folder; created under runs/ if not given.", rich_help_panel=EXECUTION),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out.", rich_help_panel=EXECUTION)
@@ -124,7 +124,7 @@ def train_command(
             result = run_somewhere(config, flower, out=folder, resume=resume, callbacks=callbacks)
     except KeyboardInterrupt:
         again = f"unseen train --resume --out {shlex.quote(str(folder))}{flower.again}"
-        console.print(f"\nStopped. Finished rounds are kept; go on with:\n  {again}")
+        console.print(f"\nStopped. Finished rounds are kept; resume with:\n  {again}")
         sys.exit(INTERRUPTED)
     if figures:
         write_figures(folder, folder / "figures")
@@ -149,7 +149,7 @@ def run_somewhere(
     """Run on the engine that the configuration names."""
     if config.engine != "flower":
         if flower.coordinator is not None:
-            raise UsageError("--coordinator is for --engine flower; leave it out to run on this machine")
+            raise UsageError("--coordinator is for --engine flower; omit it to run on this machine")
         from unseen.runner.run import run
 
         return run(config, out=out, resume=resume, callbacks=callbacks)

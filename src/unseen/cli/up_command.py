@@ -26,14 +26,14 @@ def up_command(
     home: HomeOption = DEFAULT_HOME,
     host: Annotated[
         list[str] | None,
-        typer.Option(help="Name or address under which sites find this machine (repeatable)."),
+        typer.Option(help="Name or address at which sites reach this machine (repeatable)."),
     ] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 9600 if not given.", min=1)] = None,
 ) -> None:
     """Start a coordinator: TLS with its own CA, and only sites whose keys you registered.
 
-    The first time, certificates are made; later the same folder goes on with the same keys and sites.
-    Ctrl-C stops it; runs that are under way can be continued with `unseen train --resume`.
+    The first time, certificates are created; later starts with the same folder keep its keys and sites.
+    Ctrl-C stops it; active runs can be continued with `unseen train --resume`.
 
     Example:
 
@@ -63,7 +63,7 @@ def up_command(
             say(_welcome(place, [member.site for member in members]))
             _wait(process, place)
         except KeyboardInterrupt:
-            say("\nStopping; sites wait until it is back.")
+            say("\nStopping; sites reconnect once it is back.")
             raise typer.Exit(INTERRUPTED) from None
         finally:
             stop_process(process)
@@ -82,7 +82,7 @@ def _welcome(home: CoordinatorHome, sites: list[str]) -> str:
         "Ctrl-C stops.",
     ]
     if home.listens_on == "127.0.0.1":
-        lines.insert(1, "Only this machine can reach it; for others name it: --host NAME")
+        lines.insert(1, "Only this machine can reach it; for other machines give --host NAME")
     return "\n".join(lines)
 
 
@@ -93,7 +93,7 @@ def _wait(process: subprocess.Popen[str], home: CoordinatorHome) -> None:
 
 
 class terminated_like_interrupted:  # noqa: N801 (read as a clause)
-    """Inside, SIGTERM (as systemd sends it) does what Ctrl-C does, which works in the background too."""
+    """Context in which SIGTERM (as sent by systemd) acts like Ctrl-C, in the background too."""
 
     def __enter__(self) -> None:
         self._before = {

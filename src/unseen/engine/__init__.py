@@ -1,4 +1,4 @@
-"""Runs rounds: in this process, in worker processes; checkpoints, resume."""
+"""Engines, which run clients in this process or in worker processes, and the server loop."""
 
 from unseen.engine.base import Engine, NoAnswer, Reply
 from unseen.engine.experiment import UPDATE_DTYPES, Experiment, RoundStart, Workspace

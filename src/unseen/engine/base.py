@@ -1,4 +1,4 @@
-"""What an engine does: it is the only code that knows where clients live."""
+"""The `Engine` protocol: only engines know where clients run."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class Answer:
 
 @dataclass(frozen=True)
 class NoAnswer:
-    """In place of what a site should have sent: why it did not come."""
+    """Reason why a site's answer is missing, in place of the answer."""
 
     reason: str
 
 
 class Engine(Protocol):
-    """Carries weights to clients and updates back.
+    """Sends weights to clients and returns their updates.
 
     workspace   this process's own copy of the module
-    holds_data  whether the samples themselves lie in this process, so that a report may show some
-    beforehand  what left clients for this engine's own needs before the first round, as records tell it
-    notes       what a user should know of where things are held
+    holds_data  whether this process has the samples, so that a report may show some
+    beforehand  disclosures that this engine needs before the first round, as in the records
+    notes       remarks for the user on where data is stored
     """
 
     workspace: Workspace
@@ -61,14 +61,14 @@ class Engine(Protocol):
         """Remarks for the records."""
 
     def train(self, clients: Sequence[int], start: RoundStart) -> tuple[Tensor, list[Reply]]:
-        """Let the clients at these positions work; return their states as rows, and their replies.
+        """Train the clients at these positions; return their states as rows, and their replies.
 
         Row i is the `weights` of reply i (left as it was where those are sealed or withheld); the matrix is
         reused in the next round.
         """
 
     def consult(self, clients: Sequence[int], messages: Sequence[Message], *, round: int) -> list[Answer]:
-        """Hand each client its message of the protection's server half; return what they answer."""
+        """Send each client its message of the protection's server half; return the answers."""
 
     def evaluate(
         self, weights: Tensor, sets: Sequence[EvaluationSet]

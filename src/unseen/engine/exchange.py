@@ -1,8 +1,9 @@
 """The exchange of one round between clients and the method's server half, through the protection.
 
-It also measures: every update and every answer to the protection is entered into the disclosure log here.
+Every update and every answer to the protection is entered into the disclosure log here.
 What evaluations disclose is logged in `round_loop.py`, what leaves before the first round in
-`runner/start_record.py`, and the report's examples in `runner/finalize.py`."""
+`runner/start_record.py`, and the report's examples in `runner/finalize.py`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ Fault = Callable[[str, str], None]
 
 @dataclass
 class Traffic:
-    """Bytes of the tensors that went to clients and came from them, those set aside not counted."""
+    """Bytes of the tensors sent to clients and received from them, without rejected updates."""
 
     up: int = 0
     down: int = 0
@@ -63,7 +64,7 @@ class MessageChannel:
 
 
 class Exchange:
-    """The exchange with a group of clients that work at the same time; `left` says what left them."""
+    """The exchange with a group of clients that train at the same time; `left` logs what they disclose."""
 
     def __init__(
         self,
@@ -93,19 +94,19 @@ class Exchange:
         )
 
     def begin(self) -> Message:
-        """Open the round; return what goes to all clients with the weights."""
+        """Open the round; return what is sent to all clients with the weights."""
         sealing = self.protection.begin(self.context)
         self.traffic.down += len(self.context.clients) * _size(sealing)
         return sealing
 
     def measure(self, replies: Sequence[Reply]) -> None:
-        """Enter into the record what clients sent, usable or not."""
+        """Log what clients sent, usable or not."""
         for reply in replies:
             if reply.update is not None and not reply.update.withheld:
                 self.left.add(reply.client, self.protection.disclose(reply.update, self.context.method))
 
     def finish(self, rows: Tensor, replies: Sequence[Reply], sound: Sequence[ReceivedUpdate]) -> RoundUpdates:
-        """Turn sound updates into what the method's server half gets."""
+        """Convert valid updates to the input of the method's server half."""
         self.traffic.up += sum(update.nbytes for _, update in sound)
         names = {client for client, _ in sound}
         kept = [place for place, reply in enumerate(replies) if reply.client in names]
@@ -113,7 +114,7 @@ class Exchange:
         return self.protection.finish(self.context, sound, states)
 
     def conclude(self, weights: Tensor) -> Tensor:
-        """Let the protection look at the new global weights."""
+        """Pass the new global weights to the protection."""
         return self.protection.conclude(weights, self.context)
 
 
@@ -122,7 +123,7 @@ def _size(message: Message) -> int:
 
 
 def _moved_together(rows: Tensor, kept: Sequence[int]) -> Tensor:
-    """Bring the kept rows, in rising order, to the front in place: a copy of them all could be too large."""
+    """Move the kept rows, in ascending order, to the front in place: a copy could be too large."""
     for place, row in enumerate(kept):
         if place != row:
             rows[place].copy_(rows[row])

@@ -1,4 +1,4 @@
-"""What a run is about, and how one client's part of it is done: the same for every engine."""
+"""The experiment of a run, and the work of one client in it: the same for every engine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EvaluationSet = tuple[str, str]
 
 
 class EvaluationPart(NamedTuple):
-    """Some samples of an evaluation set, cut at fixed places: sums do not depend on who made them.
+    """Some samples of an evaluation set, cut at fixed positions: sums do not depend on the process that computed them.
 
     start, size  position of the first sample in the set, and how many there are
     """
@@ -47,21 +47,21 @@ class EvaluationPart(NamedTuple):
 
 PART = 4 * EVALUATION_BATCH
 UPDATE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-"""What a client's state may be rounded to for sending: the narrow ones halve the bytes and cost digits.
+"""Types to which a client's state may be rounded for sending: 16 bits halve the bytes and cost precision.
 
-Every engine rounds alike, whether anything travels or not, so that results agree. Batch counters and values
+Every engine rounds in the same way, even if nothing is sent, so that results agree. Batch counters and values
 beyond 65504 do not survive float16; bfloat16 keeps the range and only 8 bits of precision.
 """
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Data, who holds it, the method, the network at its start, and how clients train.
+    """Data, its clients, the method, the initial network, and the training configuration.
 
-    target_mean, target_scale  bring standardised regression targets back to their own unit
-    compile                    let PyTorch compile the module that clients train
-    protection                 what is done to updates before they leave a client
-    update_dtype               what clients' states are rounded to before they are sent
+    target_mean, target_scale  convert standardized regression targets back to their unit
+    compile                    compile the module that clients train with torch.compile
+    protection                 protection of updates before they leave a client
+    update_dtype               type to which clients' states are rounded before they are sent
     """
 
     data: DataSet
@@ -79,11 +79,11 @@ class Experiment:
 
     @property
     def protected(self) -> bool:
-        """Whether anything is done to updates at all."""
+        """Whether updates are protected at all."""
         return self.protection.name != "none"
 
     def samples_in_round(self, fraction: float) -> int:
-        """About how many samples a round trains on, repetitions counted."""
+        """Estimate how many samples a round trains on, counting repetitions."""
         sizes, plan = self.federation.train_sizes, self.plan
         if plan.batches_per_epoch is None:
             each_epoch = int(sizes.sum())
@@ -92,7 +92,7 @@ class Experiment:
         return int(each_epoch * plan.epochs * fraction)
 
     def evaluation_indices(self, domain: str, split: str) -> Indices:
-        """The samples of an evaluation set; the held-out domains are reachable only here."""
+        """Return the samples of an evaluation set; only this method accesses the held-out domains."""
         if split == "target":
             return self.federation.target_indices(domain)
         if split == VALIDATION_DOMAIN:
@@ -100,7 +100,7 @@ class Experiment:
         return self.federation.split_indices(Split[split.upper()], domain)
 
     def evaluation_sets(self, *splits: str) -> list[EvaluationSet]:
-        """All non-empty (domain, split) pairs of the given splits."""
+        """List all non-empty (domain, split) pairs of the given splits."""
         outside = {"target": self.federation.held_out, VALIDATION_DOMAIN: self.federation.validate_on}
         return [
             (domain, split)
@@ -136,15 +136,15 @@ def merge_parts(
 
 
 def _unheard(samples: int) -> None:
-    """Report progress to nobody."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True)
 class RoundStart:
-    """What every client of a round is given.
+    """Input of every client of a round.
 
     weights   the global state to start from
-    received  what else the server sent with it
+    received  further tensors that the server sent
     progress  called with the number of samples after every batch
     sealing   what the server's half of the protection sent
     """
@@ -214,7 +214,7 @@ class Workspace:
         return seal_update(experiment.protection, update, context)
 
     def reason_against(self, update: Update) -> str:
-        """Why a server cannot use an update, or nothing; what is sealed was looked at by its client."""
+        """Return why a server cannot use an update, or ""; sealed updates were checked by their client."""
         if update.withheld or self.experiment.protection.seals:
             return update.withheld
         return reason_to_reject(update, self.flat.layout.size) or ""
@@ -222,7 +222,7 @@ class Workspace:
     def answer(
         self, client: str, state: MutableMapping[str, Tensor], message: Message, round: int
     ) -> Message:
-        """Let one client reply to a message of the protection's server half."""
+        """Compute one client's reply to a message of the protection's server half."""
         return answer_message(self.experiment.protection, message, self._client_context(client, round, state))
 
     def _client_context(

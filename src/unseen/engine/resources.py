@@ -11,11 +11,11 @@ from unseen.engine.experiment import Experiment
 from unseen.runs.checkpoint import StateStore
 
 WORTH_STARTING = 5e9
-"""Parameters times samples trained on, over the whole run, from which starting workers pays."""
+"""Smallest parameters x training samples, over the whole run, for which starting workers pays off."""
 WORTH_A_PROCESS = 0.05
-"""Part of a round's time that cores would idle, from which one process more is worth its memory."""
+"""Smallest fraction of idle core time in a round for which one more process is worth its memory."""
 LARGE_MODEL = 2_000_000
-"""Parameters from which a single process gains by several threads even on a busy machine."""
+"""Smallest number of parameters for which several threads help a single process even on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class WorkerConfig:
 def choose_workers(
     *, workers: int | None, threads: int | None, clients: int, parameters: int, samples: int, on_cpu: bool
 ) -> WorkerConfig:
-    """Fill in what the user left open.
+    """Choose workers and threads where the user gave none.
 
     One thread per worker: two threads of one process wait for each other at every operation, which can cost
-    nine tenths of the speed when another program uses a core. A single process with a large model takes all.
+    nine tenths of the speed when another program uses a core. A single process with a large model uses all cores.
     """
     cores = available_cores()
     if workers is None:
@@ -61,11 +61,11 @@ def make_engine(
 
 
 def spare_process(config: WorkerConfig, *, clients: int) -> int:
-    """One process more than cores where a round's last clients would leave a core idle.
+    """Return 1 to add a process beyond the cores where a round's last clients would leave a core idle, else 0.
 
     Five equal clients keep two workers busy for three clients' time, and one of them idles for a third of it.
-    With three processes the system shares the cores out, and all are done after two and a half. Only where
-    the workers fill the machine: elsewhere it would take a core that was not asked for.
+    With three processes the system shares the cores, and all finish after two and a half. Done only where
+    the workers fill the machine: otherwise it would take a core that was not requested.
     """
     fills_machine = config.workers * config.threads == available_cores()
     waste = -(-clients // config.workers) * config.workers / clients - 1

@@ -69,7 +69,7 @@ class ServerLoop:
         make_engine: Callable[[StateStore], Engine],
         callbacks: Callback,
     ) -> None:
-        """Open the folder's run, or begin a new one.
+        """Resume the folder's run, or start a new one.
 
         run_id       identity of the run; a checkpoint of another one is refused
         make_engine  makes the engine that reaches the clients
@@ -77,7 +77,7 @@ class ServerLoop:
         self.experiment, self.folder, self.schedule, self.callbacks = experiment, folder, schedule, callbacks
         found = Checkpoint.load(folder.checkpoint) if folder.checkpoint.exists() else None
         if found is not None and found.run_id != run_id:
-            raise UsageError(f"{folder.path} holds a run on other data or weights: choose another --out")
+            raise UsageError(f"{folder.path} contains a run on other data or weights: choose another --out")
         self.resumed = found is not None
         self.states = StateStore(folder.client_states, found.client_states if found else None)
         self.engine = make_engine(self.states)
@@ -86,8 +86,8 @@ class ServerLoop:
         if found is not None and found.layout != self.layout.digest:
             self.engine.close()
             raise UsageError(
-                f"{folder.path} was begun by a version of Unseen that lays this model's weights out in "
-                "another order: choose another --out"
+                f"{folder.path} was started by a version of Unseen that orders this model's weights "
+                "differently: choose another --out"
             )
         folder.path.mkdir(parents=True, exist_ok=True)
         self.records = Records(folder.records, keep_bytes=found.records_bytes if found else 0)
@@ -203,7 +203,7 @@ class ServerLoop:
         return [[client] for client in order]
 
     def _sample_clients(self, number: int) -> list[int]:
-        """Sample the round's clients; the protection does it where its guarantee depends on how."""
+        """Sample the round's clients; the protection samples them where its guarantee depends on it."""
         experiment, fraction = self.experiment, self.schedule.fraction
         if not experiment.protection.draws_clients:
             drawn = sample_clients(
@@ -218,7 +218,7 @@ class ServerLoop:
         )
 
     def _sound_replies(self, number: int, replies: Sequence[Reply]) -> list[ReceivedUpdate]:
-        """Set unusable updates aside with a recorded reason and return the others."""
+        """Reject unusable updates with a recorded reason and return the others."""
         accepted, reasons = [], []
         for reply in replies:
             if reply.update is not None and not reply.reason:
@@ -261,7 +261,7 @@ class ServerLoop:
                 self._fault(number, domain, reason)
         found = [(key, answer) for key, answer in asked if not isinstance(answer, NoAnswer)]
         if not found:
-            raise UnseenError(f"round {number}: the model could be evaluated nowhere; go on with --resume")
+            raise UnseenError(f"round {number}: no site could evaluate the model; continue with --resume")
         return [key for key, _ in found], [accumulator for _, accumulator in found]
 
     def _save(self) -> None:
@@ -298,7 +298,7 @@ def evaluation_record(
 
 
 def sums_left(sets: Sequence[EvaluationSet], accumulators: Sequence[MetricAccumulator]) -> list[Record]:
-    """List what an evaluation disclosed of the domains: sums over their samples."""
+    """List what an evaluation disclosed about the domains: sums over their samples."""
     left = DisclosureLog()
     for (domain, split), found in zip(sets, accumulators, strict=True):
         left.add(domain, [DisclosureEntry(_METRICS[split], found.numbers, 8 * found.numbers)])
@@ -306,7 +306,7 @@ def sums_left(sets: Sequence[EvaluationSet], accumulators: Sequence[MetricAccumu
 
 
 def scores(sets: Sequence[EvaluationSet], accumulators: Sequence[MetricAccumulator]) -> list[Record]:
-    """Describe evaluations as the records hold them."""
+    """Convert evaluations to the form of the records."""
     return [
         {"domain": domain, "split": split, "count": found.count, "metrics": found.metrics()}
         for (domain, split), found in zip(sets, accumulators, strict=True)
@@ -316,7 +316,7 @@ def scores(sets: Sequence[EvaluationSet], accumulators: Sequence[MetricAccumulat
 def client_distances(experiment: Experiment, updates: Updates) -> Record:
     """Measure how far clients' models are apart, for the records; empty unless two or more train at once.
 
-    A protection hides single clients from the records too, so nothing is recorded under any of them.
+    A protection hides single clients from the records too, so nothing is recorded with one.
     """
     if len(updates) < 2 or experiment.protection.name != "none":
         return {}

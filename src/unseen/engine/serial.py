@@ -1,4 +1,4 @@
-"""The in-process engine: clients work one after another in this process."""
+"""The in-process engine: clients train one after another in this process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SerialEngine:
         self._rows = torch.empty(0)
 
     def train(self, clients: Sequence[int], start: RoundStart) -> tuple[Tensor, list[Reply]]:
-        """Let the clients work in turn."""
+        """Train the clients in turn."""
         shape = (len(clients), len(start.weights))
         if self._rows.shape != shape:
             self._rows = torch.empty(shape)
@@ -52,7 +52,7 @@ class SerialEngine:
         return self._rows, replies
 
     def consult(self, clients: Sequence[int], messages: Sequence[Message], *, round: int) -> list[Answer]:
-        """Let the clients answer in turn."""
+        """Collect the clients' answers in turn."""
         answers = []
         for position, message in zip(clients, messages, strict=True):
             name = self.workspace.experiment.federation.names[position]
@@ -71,4 +71,4 @@ class SerialEngine:
         return self.workspace.evaluate_all(sets)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to free."""

@@ -56,6 +56,11 @@ class SelectionRule:
         cls.chosen_by = cls.chosen_by or label
         cls.hint = cls.hint or f"round chosen by: {label}"
 
+    @property
+    def description(self) -> str:
+        """One line for `unseen list selection-rules`: the first line of the class docstring."""
+        return (type(self).__doc__ or self.summary).partition("\n")[0]
+
     def rank(self, evaluation: Record, metric: str) -> Rank:
         """Return what makes an evaluation preferable: the largest rank is chosen.
 
@@ -100,7 +105,7 @@ class SourceValidation(BestOn):
 
 @register_rule
 class LeaveOneDomainOut(SelectionRule):
-    """The best round of further runs that each leave out one more source; `unseen bench` starts them."""
+    """The best round in additional runs that each hold out one more source; only in `unseen bench`."""
 
     name, label, order, spans_runs = "leave-one-domain-out", "leave-one-domain-out", 10, True
     summary = "the round was chosen by runs that left out one more source each (honest)"
@@ -108,7 +113,7 @@ class LeaveOneDomainOut(SelectionRule):
 
 @register_rule
 class ValidationDomains(BestOn):
-    """The best round on domains that were kept out of training for this purpose, as WILDS does."""
+    """The best round on validation domains that are kept out of training, as in WILDS."""
 
     name, label, split, order = "validation-domains", "validation domains", VALIDATION_DOMAIN, 20
     summary = "the round was chosen by domains that were kept for this alone (honest)"
@@ -120,7 +125,7 @@ class ValidationDomains(BestOn):
 
 @register_rule
 class LastRound(SelectionRule):
-    """The last evaluated round, without a look at any score."""
+    """The last evaluated round, whatever its scores."""
 
     name, label, order = "last", "last round", 40
     summary = "no round was chosen"
@@ -134,7 +139,7 @@ class LastRound(SelectionRule):
 
 @register_rule
 class Oracle(BestOn):
-    """The best round on the held-out domain itself."""
+    """The best round on the held-out domain itself: optimistic, only for comparison with papers."""
 
     name, label, split, order, uses_target = "oracle", "oracle", TARGET, 50, True
     summary = (

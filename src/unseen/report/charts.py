@@ -26,7 +26,7 @@ TEXT_CELL = 24
 
 @contextmanager
 def skip_schema_checks() -> Iterator[None]:
-    """Skip Altair's check of every part of a chart as it is made; whole charts are checked in the end."""
+    """Skip Altair's validation of every part of a chart; whole charts are validated at the end."""
     from altair.utils import schemapi
 
     with schemapi.debug_mode(False):

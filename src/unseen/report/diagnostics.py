@@ -1,4 +1,4 @@
-"""Whatever numbers a method recorded about itself, drawn by their shape alone.
+"""Numbers that a method recorded about itself, drawn by their shape.
 
 A number per round becomes a line, numbers by client or a short list a line per entry (for many clients their
 mean), a long list the bars of the last round, a matrix the heat map of the last round. What a separate figure

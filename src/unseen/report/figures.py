@@ -29,7 +29,7 @@ LAST = 1000
 
 @dataclass(frozen=True)
 class Figure(Generic[Source]):
-    """A title, a caption that says how to read it, and how to draw it.
+    """A title, a caption that explains how to read the figure, and the function that draws it.
 
     width  fraction of a row of the page that it takes
     order  position on the page, smaller first; equal ones by name
@@ -85,7 +85,7 @@ def draw_figures(run: Run) -> dict[str, Panels]:
 _BUILT_IN: dict[str, Figure[Run]] = {
     "scores": Figure(
         "Scores over the rounds",
-        "Thick: held-out domains, which took no part in training. Thin: the sources' own validation data. "
+        "Thick: held-out domains, which were not used in training. Thin: the sources' validation data. "
         "The dashed line is the round whose model was kept. Click a name to single it out.",
         curves.score_curves,
         width="full",
@@ -94,7 +94,7 @@ _BUILT_IN: dict[str, Figure[Run]] = {
     "confusion": Figure(
         "Confusion of classes",
         "Held-out data only. In a matrix, each row is a true class; the stronger the colour, the more often "
-        "it was given the name below. A perfect model fills only the diagonal.",
+        "the class below was predicted. A perfect model fills only the diagonal.",
         prediction_figures.confusion,
         order=20,
     ),
@@ -141,14 +141,14 @@ _BUILT_IN: dict[str, Figure[Run]] = {
     "transferability": Figure(
         "Transferability of classes between domains",
         "A circle is one class of one domain, its size the number of samples. Circles of a class that are "
-        "close together share their features across domains.",
+        "close together have similar features across domains.",
         method_figures.transferability_graph,
         order=90,
     ),
     "features": Figure(
         "Features in the plane",
-        "Each dot is a sample; t-SNE puts samples near one another with similar features, while distances "
-        "across the plot mean little. Good features separate classes and mix domains.",
+        "Each dot is a sample; t-SNE places samples with similar features close together, while large "
+        "distances in the plot mean little. Good features separate classes and mix domains.",
         embedding.feature_maps,
         width="full",
         order=100,
@@ -162,7 +162,7 @@ _BUILT_IN: dict[str, Figure[Run]] = {
     ),
     "attention": Figure(
         "Attention between layers",
-        "How much each of a client's own layers, in the columns, counts for a layer of the merged model. "
+        "Weight of each of a client's own layers, in the columns, for a layer of the merged model. "
         "Layers are counted from the input, every row sums to one. Mean of the clients.",
         method_figures.attention,
         order=120,

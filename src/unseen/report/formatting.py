@@ -23,12 +23,12 @@ def method_name(method: object) -> str:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a recorded value is a finite number."""
+    """Check whether a recorded value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_matrix(value: object) -> TypeGuard[list[list[Any]]]:
-    """Whether a value is a list of rows of one length, with a number in each."""
+    """Check whether a value is a list of equally long rows, with a number in each."""
     return (
         isinstance(value, list)
         and bool(value)
@@ -47,7 +47,7 @@ def format_value(value: object, metric: str = "") -> str:
 
 
 def format_count(value: object) -> str:
-    """Format a whole number with thin groups of three digits."""
+    """Format a whole number with thin spaces between groups of three digits."""
     return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else NOTHING
 
 
@@ -99,7 +99,7 @@ def shorten_names(names: Sequence[str], most: int) -> dict[str, str]:
 
 
 def join_names(names: Sequence[Any], *, quote: bool = True, limit: int = 6) -> str:
-    """Join names for a sentence: 'a', 'b' and 'c'; long lists are cut and say so."""
+    """Join names for a sentence: 'a', 'b' and 'c'; long lists are shortened and say so."""
     shown = [f"‘{name}’" if quote else str(name) for name in names[:limit]]
     if len(names) > limit:
         return ", ".join(shown) + f" and {len(names) - limit} more"

@@ -1,4 +1,4 @@
-"""The top of a run's page: the result in one plain sentence, and the key numbers."""
+"""The top of a run's page: the result in one sentence, and the key numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plain_headline(run: Run) -> str:
 
 
 def headline(run: Run) -> Markup:
-    """Return the headline with its number set off."""
+    """Return the headline with its number highlighted."""
     from markupsafe import Markup, escape
 
     parts = (Markup("<strong>{}</strong>").format(t) if strong else escape(t) for t, strong in _sentence(run))
@@ -97,7 +97,7 @@ def _metrics(run: Run, key: str) -> dict[str, Any]:
 def _sentence(run: Run) -> list[tuple[str, bool]]:
     method = method_name(run.facts.get("method") or "The run")
     several = len(run.held_out) > 1
-    part = "domains that took no part in training" if several else "a domain that took no part in training"
+    part = "domains not used in training" if several else "a domain not used in training"
     done = run.rounds[-1]["round"] if run.rounds else 0
     if run.held_out:
         value, place = target_value(run), f" on {join_names(run.held_out)}, {part}"

@@ -71,7 +71,7 @@ def setting_chart(
     """Draw a metric against the values of a setting, evenly spaced.
 
     rows   with `at` in addition to the keys of `dot_chart`
-    level  name and value of what the setting does not touch, drawn as a dashed line
+    level  name and value of a reference that the setting does not affect, drawn as a dashed line
     """
     import altair as alt
 

@@ -1,4 +1,4 @@
-"""Figures of what single methods record: attention and layer weights (CSAC), transferability (MDFL).
+"""Figures of values that single methods record: attention and layer weights (CSAC), transferability (MDFL).
 
 CSAC: the attention of its alignment (equation 9), the weights of clients per layer (figure 7) and the
 distances between clients' models (figure 4). MDFL: the transferability graph (figure 2), where every

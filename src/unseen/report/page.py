@@ -1,7 +1,7 @@
-"""Render self-contained pages from Jinja templates: they open from a disk, offline, in light and in dark.
+"""Render self-contained pages from Jinja templates: they open from disk, offline, in light and dark mode.
 
 The content security policy in the layout allows only our own two scripts, by their hashes, so that no name in
-the data could ever run as code, and forbids every request. Templates escape every text that is not `Markup`.
+the data can run as code, and forbids every request. Templates escape every text that is not `Markup`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LONG_TEXT = 24
 
 
 class Tile(NamedTuple):
-    """One key number with its name and what to know about it; `hero` is the page's main number."""
+    """One key number with its name and a hint; `hero` is the page's main number."""
 
     label: str
     value: object
@@ -40,7 +40,7 @@ class DataTable(NamedTuple):
     """A table for the macro `data_table`: columns after the first `text_columns` hold numbers.
 
     tall  limits the height of its box
-    lead  sets off the first row
+    lead  highlights the first row
     """
 
     headers: Sequence[str]
@@ -63,7 +63,7 @@ class ImageCard(NamedTuple):
 
 
 class PanelPlace(NamedTuple):
-    """A box that the page's script draws a chart into."""
+    """Element into which the page's script draws a chart."""
 
     key: str
     label: str
@@ -85,7 +85,7 @@ def render_page(
 
     package  where the template is, in the folder `templates`; those of `unseen.report` are found as well
     charts   Vega-Lite objects by the key of their `PanelPlace`
-    context  what the template itself uses
+    context  the template's own variables
     """
     drawn = {"charts": charts, "themes": {"light": vega_config("light"), "dark": vega_config("dark")}}
     data = json.dumps(drawn, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
@@ -106,7 +106,7 @@ def place_figures(
 ) -> tuple[list[FigurePlace], dict[str, Any]]:
     """Return a place for each drawn figure, for the macro `figure_list`, and the charts for `render_page`.
 
-    prefix  tells apart figures of one name on the same page
+    prefix  distinguishes figures of the same name on one page
     """
     places, charts = [], {}
     for name, panels in drawn.items():

@@ -1,4 +1,4 @@
-"""PNG files: charts, drawn without a browser, and images of samples."""
+"""PNG files: charts, rendered without a browser, and images of samples."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ MOST_POINTS = 800
 
 
 def sample_counts(run: Run) -> Panels:
-    """Draw a heat map of samples per domain and class, or bars per domain when that would be too fine."""
+    """Draw a heat map of samples per domain and class, or bars per domain if there are too many cells."""
     counts: dict[str, dict[str, int]] = run.data.get("class_counts") or {}
     classes = list(dict.fromkeys(name for row in counts.values() for name in row))
     if not classes:

@@ -30,8 +30,8 @@ from unseen.tasks import metric_label
 
 SPLIT_NAMES = {"target": "held out", "validation-domain": "kept to choose the round"}
 ORACLE_NOTE = (
-    "Oracle means that the round was picked by looking at the labels of the held-out domain, which nobody "
-    "has in practice. It is shown only to compare with papers that report it."
+    "Oracle means that the round was chosen with the labels of the held-out domain, which are not "
+    "available in practice. It is shown only to compare with papers that report it."
 )
 MOST_CLIENTS = 1000
 MOST_EXAMPLES = 24
@@ -92,7 +92,7 @@ def domain_table(run: Run) -> DataTable:
 
 
 class ClientList(NamedTuple):
-    """Who took part; `cut` says so when only the first clients are listed."""
+    """The clients; `cut` is a note if only the first ones are listed."""
 
     table: DataTable
     cut: str
@@ -112,7 +112,7 @@ def client_list(run: Run) -> ClientList:
 
 
 def notes(run: Run) -> list[str]:
-    """Collect what the loader did to the data, and interruptions."""
+    """Collect the loader's notes on the data, and interruptions."""
     found = [str(note) for note in run.data.get("notes") or []]
     return found + [f"Resumed at round {r.get('round')} ({r.get('time', '')})." for r in run.events("resume")]
 
@@ -129,9 +129,9 @@ def configuration_table(run: Run) -> DataTable:
 
 
 def train_command(config: dict[str, Any]) -> list[str]:
-    """Build the shell command that repeats a run, in pieces of an option with its value.
+    """Build the shell command that repeats a run, in pieces of one option with its value.
 
-    Options that have their default value, or only say where a run happens, are left out; empty if the
+    Options that have their default value, or only say where a run executes, are left out; empty if the
     configuration names no data.
     """
     from unseen.config import WHERE, RunConfig
@@ -157,7 +157,7 @@ def train_command(config: dict[str, Any]) -> list[str]:
 
 
 def example_cards(run: Run) -> dict[str, list[ImageCard]]:
-    """Group the recorded examples, the wrong answers first, as many as the page can carry."""
+    """Group the recorded examples, the wrong answers first, as many as fit on the page."""
     named = len(run.held_out) > 1
     groups: dict[str, list[ImageCard]] = {"Wrong answers": [], "Right answers": []}
     for example in _examples_that_fit(run.final.get("examples") or []):
@@ -264,7 +264,7 @@ def _chosen_by(rule: str) -> str:
 
 
 def _by_source_validation(run: Run) -> dict[str, float] | None:
-    """Return what the honest rule would have given in a run that used another one."""
+    """Return the score by source validation in a run that used another rule."""
     record = select(run.evaluations, SourceValidation.name, run.task)
     targets = [score["metrics"] for score in (record or {}).get("scores", []) if score["split"] == "target"]
     means = {}

@@ -36,7 +36,7 @@ def result_rows(results: Sequence[dict[str, Any]]) -> tuple[list[str], list[list
 
 
 def headline_metric(result: dict[str, Any]) -> str:
-    """Return the metric a result is judged by."""
+    """Return the headline metric of a result."""
     return primary_metric(str(result.get("task")))
 
 

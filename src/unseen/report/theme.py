@@ -1,4 +1,4 @@
-"""The theme of all charts, light and dark; charts themselves name roles and carry no colours.
+"""The theme of all charts, light and dark; charts refer to roles and contain no colours.
 
 The held-out domain always has the first colour of the palette, which is also the page's accent.
 """

@@ -30,7 +30,7 @@ def vega_lite_version() -> str:
 
 @cache
 def vega_script(version: str) -> str:
-    """Bundle Vega-Embed with all it needs; that takes seconds, so the script is kept in the cache folder."""
+    """Bundle Vega-Embed with its dependencies; this takes seconds, so the script is cached on disk."""
     kept = cache_folder() / f"vega-{version}-{metadata.version('vl-convert-python')}.js"
     with suppress(OSError, UnicodeDecodeError):
         return kept.read_text(encoding="utf-8")

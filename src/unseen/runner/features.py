@@ -1,6 +1,6 @@
-"""The features of a finished run's samples in the plane, before and after training (t-SNE, CSAC's figure 8).
+"""t-SNE of a finished run's sample features, before and after training (CSAC's figure 8).
 
-Needs the data and the model once; what it writes then belongs to the run folder, and the report draws it.
+Needs the data and the model once; the result is stored in the run folder, and the report draws it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from unseen.seeding import numpy_generator
 from unseen.serving import load_model
 
 MOST_SAMPLES = 600
-"""In all; t-SNE grows slow beyond, and a picture full."""
+"""Total over all domains; with more, t-SNE gets slow and the plot crowded."""
 PERPLEXITY = 30.0
 
 
@@ -37,7 +37,7 @@ def write_features(folder: Path, *, callbacks: Callbacks = None, data: DataSet |
     """
     place = RunFolder(folder)
     if not place.result.exists():
-        raise UsageError(f"{folder} holds no finished run; features are drawn of its initial and final model")
+        raise UsageError(f"{folder} contains no finished run; features come from its initial and final model")
     setup = prepare_run(RunConfig.load(place.config), data=data, progress=CallbackList(callbacks).on_prepare)
     experiment, saved = setup.experiment, load_model(folder)
     if saved.card.run_id != setup.run_id:
@@ -51,9 +51,9 @@ def write_features(folder: Path, *, callbacks: Callbacks = None, data: DataSet |
 
 
 def chosen_rows(experiment: Experiment) -> Indices:
-    """As many samples of every domain; of sources those that took no part in training.
+    """Choose equally many samples of every domain; of sources, those not used in training.
 
-    Where a source kept none of these, its training samples serve.
+    Where a source has none of these, its training samples are used.
     """
     federation, indices = experiment.federation, experiment.evaluation_indices
     found = {domain: indices(domain, "target") for domain in federation.held_out}
@@ -69,7 +69,7 @@ def chosen_rows(experiment: Experiment) -> Indices:
 
 
 def features_of(network: Network, experiment: Experiment, rows: Indices) -> npt.NDArray[np.float32]:
-    """The head's inputs of every sample."""
+    """Compute the head's inputs for every sample."""
     network.eval()
     samples, found = Samples(experiment.data, rows), []
     with torch.inference_mode():
@@ -80,7 +80,7 @@ def features_of(network: Network, experiment: Experiment, rows: Indices) -> npt.
 
 
 def embed(features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """Points (n x 2) by t-SNE from the two main directions; the same features always give the same points."""
+    """Compute points (n x 2) by t-SNE, initialized by PCA; the same features always give the same points."""
     from sklearn.manifold import TSNE
 
     spread = features.std()

@@ -88,7 +88,7 @@ def _model_card(setup: Setup) -> ModelCard:
 def final_record(engine: Engine, weights: torch.Tensor, selected_round: int) -> Record:
     """Evaluate these weights in the detail that the report shows.
 
-    Single samples (pictures, points) are shown only where they lie in this process anyway.
+    Single samples (images, points) are shown only if this process has the data anyway.
     """
     workspace = engine.workspace
     experiment = workspace.experiment
@@ -126,12 +126,12 @@ def final_record(engine: Engine, weights: torch.Tensor, selected_round: int) -> 
 def _answered(
     sets: Sequence[EvaluationSet], answers: Sequence[MetricAccumulator | NoAnswer]
 ) -> tuple[list[EvaluationSet], list[MetricAccumulator]]:
-    """Insist on the held-out domains: without them there is no result. A source may have left for good."""
+    """Keep the sets that were evaluated. Held-out domains are required; a source may have left the federation."""
     for (domain, split), answer in zip(sets, answers, strict=True):
         if isinstance(answer, NoAnswer) and split == "target":
             raise UnseenError(
-                f"the closing evaluation lacks {domain}, which is held out: {answer.reason}; "
-                "all rounds are kept, go on with --resume once it is back"
+                f"the final evaluation lacks the held-out domain {domain}: {answer.reason}; "
+                "all rounds are kept, continue with --resume once it is back"
             )
     found = [
         (key, answer) for key, answer in zip(sets, answers, strict=True) if not isinstance(answer, NoAnswer)
@@ -171,7 +171,7 @@ def make_result(records: Sequence[Record], *, selection: str, task: str) -> dict
 
 
 def _means(evaluation: Record | None, split: str, primary: str) -> dict[str, Any] | None:
-    """Mean of every metric over the domains of a split, and its groups' metrics; None without domains."""
+    """Average every metric over the domains of a split, and add its groups' metrics; None without domains."""
     found = [score for score in (evaluation or {"scores": []})["scores"] if score["split"] == split]
     if evaluation is None or not found:
         return None
@@ -189,7 +189,7 @@ def _outputs(workspace: Workspace, rows: Indices) -> torch.Tensor:
 
 
 def _scatter(workspace: Workspace) -> list[dict[str, Any]]:
-    """Truth and prediction of some held-out samples, in the target's own unit."""
+    """Return truth and prediction of some held-out samples, in the target's unit."""
     experiment = workspace.experiment
     plots = []
     for domain in experiment.federation.held_out:
@@ -202,7 +202,7 @@ def _scatter(workspace: Workspace) -> list[dict[str, Any]]:
 
 
 def _examples(workspace: Workspace) -> list[dict[str, Any]]:
-    """Some held-out images with their predictions: as many wrong ones as right ones, if there are."""
+    """Return some held-out images with their predictions: as many wrong ones as right ones, if possible."""
     experiment: Experiment = workspace.experiment
     domain = experiment.federation.held_out[0]
     rows = experiment.federation.target_indices(domain)

@@ -39,8 +39,8 @@ class Setup:
     """A configuration with every choice made, its experiment, and the run's identity.
 
     workers      worker processes and threads on this machine
-    max_clients  how many clients a round may have
-    notes        what the user should know before the run starts: what the protection costs
+    max_clients  the largest number of clients in a round
+    notes        information for the user before the run starts: what the protection costs
     """
 
     config: RunConfig
@@ -55,7 +55,7 @@ class Setup:
 def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Progress = no_progress) -> Setup:
     """Resolve a configuration into everything that a run needs.
 
-    Cheap checks come first, so that a wrong name costs no decoding.
+    Cheap checks come first, so that a wrong name is reported before any data is decoded.
 
     data      samples already in memory, in place of those that the configuration names
     progress  called while data is being loaded
@@ -151,7 +151,7 @@ def make_experiment(
     weights: Path | None = None,
     target: tuple[float, float] = (0.0, 1.0),
 ) -> Experiment:
-    """Build the experiment of a resolved configuration, on all of the data or on one site's part of it.
+    """Build the experiment of a resolved configuration, on all data or on one site's part.
 
     device   where clients train; chosen from the configuration unless given
     weights  file of weights to start from
@@ -196,14 +196,14 @@ def partition_config(config: RunConfig) -> PartitionConfig:
 
 
 def check_names(config: RunConfig) -> tuple[Method[Any], Protection[Any]]:
-    """Make method and protection; refuse unknown names, and a protection that cannot serve the method."""
+    """Make method and protection; refuse unknown names, and a protection that does not support the method."""
     method = make_method(config.method, config.settings)
     protection = make_protection(config.protect, config.protect_settings)
     reason = protection.incompatibility(method.traits)
     if reason is not None:
         served = [name for name in METHODS if protection.incompatibility(make_method(name).traits) is None]
         raise UsageError(
-            f"--protect {protection.name} cannot serve {method.name}: {reason}. It serves {', '.join(served)}"
+            f"--protect {protection.name} does not support {method.name}: {reason}. It supports {', '.join(served)}"
         )
     config.check_names()
     if config.update_dtype != "float32" and config.protect != "none":
@@ -217,7 +217,7 @@ def check_names(config: RunConfig) -> tuple[Method[Any], Protection[Any]]:
 def _plan_protection(
     config: RunConfig, experiment: Experiment, *, in_round: int
 ) -> tuple[Protection[Any], tuple[str, ...]]:
-    """Resolve the protection for the whole run; return it, and notes of what it costs."""
+    """Resolve the protection for the whole run; return it with notes on its cost."""
     method, federation, protection = experiment.method, experiment.federation, experiment.protection
     planned = PlannedRun(
         method=method.traits,
@@ -234,7 +234,7 @@ def _plan_protection(
 
 
 def data_request(config: RunConfig, progress: Progress = no_progress) -> DataRequest:
-    """Return what a configuration asks of its data source."""
+    """Return the request that a configuration makes to its data source."""
     return DataRequest(
         source=config.data,
         root=resolve_data_root(config.data_root),
@@ -293,6 +293,6 @@ def _normalization(data: DataSet, network: Network) -> Normalize:
 def _check_augmentation(config: RunConfig, data: DataSet) -> None:
     if data.is_measured and config.augment not in (None, "none"):
         raise UsageError(
-            f"--augment {config.augment} changes pixels of 8 bits; {data.name} holds measured values: "
+            f"--augment {config.augment} changes pixels of 8 bits; {data.name} contains measured values: "
             "use --augment none"
         )

@@ -38,7 +38,7 @@ class RunResult:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The result's metrics, `metrics["target"]` first of all."""
+        """The result's metrics; `metrics["target"]` is the main one."""
         return cast(dict[str, Any], self.values["metrics"])
 
     @cached_property
@@ -47,7 +47,7 @@ class RunResult:
         return load_model(self.folder)
 
     def as_run_end(self) -> RunEnd:
-        """Describe the finished run for callbacks; its figures are drawn only when they are asked for."""
+        """Describe the finished run for callbacks; its figures are drawn only on request."""
         return RunEnd(self.folder, self.values, partial(_score_figures, self.folder))
 
 
@@ -69,10 +69,10 @@ def run(
 ) -> RunResult:
     """Run (or, with `resume`, continue) the training that `config` describes, in the folder `out`.
 
-    callbacks  what follows the run: one `Callback` or several
+    callbacks  one `Callback` or several
     data       samples already in memory, in place of those that the configuration names
     report     whether the page is written; `unseen report` writes it later
-    engine     makes the engine, in place of those of this machine
+    engine     factory of the engine, in place of those of this machine
     """
     following, folder = CallbackList(callbacks), RunFolder(out)
     if not (resume and folder.holds_run):
@@ -122,7 +122,7 @@ def _require_same(config: RunConfig, recorded: RunConfig, folder: RunFolder) -> 
         listed = "; ".join(
             f"{key}: {theirs!r} there, {mine!r} now" for key, (mine, theirs) in different.items()
         )
-        raise UsageError(f"{folder.path} holds another run ({listed}): choose another --out")
+        raise UsageError(f"{folder.path} contains another run ({listed}): choose another --out")
 
 
 def train(
@@ -137,10 +137,10 @@ def train(
     """Train on all domains but the held-out ones, and evaluate the model on those.
 
     data      a named data set, a folder domain/class/image, a table file, or what `from_arrays` made
-    hold_out  one domain or several; needed unless the data set has a split of its own
-    out       run folder; made under runs/ if not given
-    resume    go on with the run in `out`
-    callbacks what follows the run: one `Callback` or several
+    hold_out  one domain or several; needed unless the data set has an official split
+    out       run folder; created under runs/ if not given
+    resume    continue the run in `out`
+    callbacks one `Callback` or several
     options   every field of `RunConfig`, named as on the command line: method, settings, model, rounds, ...
 
     Returns what the command writes: `values` (result.json), `metrics`, `folder`, and `model` to use at once.

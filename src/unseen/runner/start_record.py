@@ -12,12 +12,12 @@ from unseen.privacy import DisclosureEntry, DisclosureLog
 from unseen.runner.prepare import Setup
 
 LISTED_CLIENTS = 1000
-"""Runs with more clients do not list every one of them in the records."""
+"""Runs with more clients do not list them individually in the records."""
 FACTS = "numbers of samples and class counts"
 TABLE_SUMS = "sums and level counts of table columns"
 ALL_DATA = "all training data"
 _PASSES = 2
-"""A table is summed up once about zero, then about the means that were found."""
+"""A table is summed first about zero, then about the means."""
 
 
 def now() -> str:

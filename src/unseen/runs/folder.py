@@ -1,4 +1,4 @@
-"""The run folder: the names of its files, and who may write into it."""
+"""The run folder: the names of its files, and the lock on it."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ class RunFolder:
 
     @property
     def holds_run(self) -> bool:
-        """Whether a run was begun here."""
+        """Check whether a run was started here."""
         return self.config.exists()
 
     def require_free(self) -> None:
-        """Refuse a folder that holds other files already."""
+        """Refuse a folder that already contains other files."""
         if self.holds_run:
             state = "a finished run" if self.result.exists() else "an unfinished run"
             raise UsageError(
-                f"{self.path} holds {state} already: add --resume to go on with it, or choose another --out"
+                f"{self.path} already contains {state}: add --resume to continue it, or choose another --out"
             )
         if self.path.is_file():
             raise UsageError(f"{self.path} is a file; --out takes a folder")
         if self.path.is_dir() and any(self.path.iterdir()):
-            raise UsageError(f"{self.path} is not empty and holds no run: choose another --out")
+            raise UsageError(f"{self.path} is not empty and contains no run: choose another --out")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep a second process out of the folder; the lock ends with the process, however it ends."""
+        """Lock the folder against a second process; the lock ends with the process, even if it crashes."""
         with locked(self._lock, place=self.path):
             yield
 
 
 NAMED_DOMAINS = 3
-"""How many held-out domains a run folder's name lists."""
+"""Number of held-out domains that a run folder's name lists."""
 
 
 def default_folder(config: RunConfig, *, resume: bool) -> Path:
@@ -73,10 +73,10 @@ def default_folder(config: RunConfig, *, resume: bool) -> Path:
 
 
 def resume_config(folder: Path, given: dict[str, Any]) -> RunConfig:
-    """Read the configuration of an unfinished run; `given` replaces what says where it runs now."""
+    """Read the configuration of an unfinished run; `given` overrides options on where it executes."""
     path = RunFolder(folder).config
     if not path.exists():
-        raise UsageError(f"{folder} holds no run to go on with (no {path.name})")
+        raise UsageError(f"{folder} contains no run to resume (no {path.name})")
     from unseen.config import RunConfig
 
     recorded = RunConfig.load(path)

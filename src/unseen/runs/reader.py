@@ -1,6 +1,6 @@
 """Read a run folder, finished or not: its configuration, records and result.
 
-Everything the report shows is computed from these three files, so a report can be made again at any
+Everything the report shows is computed from these three files, so a report can be rewritten at any
 time, on another machine, without the data, the model or PyTorch.
 """
 
@@ -46,7 +46,7 @@ class Run:
 
     @property
     def data(self) -> Record:
-        """What the start record says of the data: classes, domains, counts, notes."""
+        """The start record's facts about the data: classes, domains, counts, notes."""
         return dict(self.start.get("data") or {})
 
     @property
@@ -66,7 +66,7 @@ class Run:
 
     @property
     def held_out(self) -> list[str]:
-        """Names of the domains that took no part in training."""
+        """Names of the held-out domains."""
         found = (
             (self.result or {}).get("held_out") or self.start.get("held_out") or self.config.get("hold_out")
         )
@@ -90,7 +90,7 @@ class Run:
         return None if found is None else int(found)
 
     def events(self, kind: str) -> list[Record]:
-        """All records of one kind, in the order of writing."""
+        """Return all records of one kind, in the order of writing."""
         return [record for record in self.records if record.get("event") == kind]
 
     def _by_round(self, kind: str) -> list[Record]:
@@ -131,5 +131,5 @@ def _read_result(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise UnseenError(f"{path} is not valid JSON ({error}); delete it and resume the run") from error
     if not isinstance(result, dict):
-        raise UnseenError(f"{path} holds a {type(result).__name__}, expected an object; resume the run")
+        raise UnseenError(f"{path} contains a {type(result).__name__}, expected an object; resume the run")
     return result

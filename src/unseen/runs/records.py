@@ -70,7 +70,7 @@ def read_records(path: Path) -> list[Record]:
                 "only the last line of an interrupted run may be incomplete"
             ) from error
         if not isinstance(record, dict):
-            raise UnseenError(f"{path} line {number} holds a {type(record).__name__}, expected an object")
+            raise UnseenError(f"{path} line {number} is a {type(record).__name__}, expected an object")
         records.append(record)
     return records
 

@@ -181,7 +181,7 @@ def test_domains_without_files_are_left_out(tmp_path):
     assert found.data == "" and found.domains == ("mnistm", "svhn")
     rest = without_domains(grid, found.domains)
     assert rest.hold_out == ("mnist", "usps") and rest.common["sources"] == ["mnist", "usps"]
-    assert "Left out for want of files: mnistm, svhn" in rest.note
+    assert "Left out because files are missing: mnistm, svhn" in rest.note
 
 
 def test_a_release_with_its_own_split_is_ready_when_it_is_there(tmp_path):

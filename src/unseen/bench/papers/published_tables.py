@@ -25,7 +25,7 @@ _LACKING = Decimal("nan")
 
 @dataclass(frozen=True)
 class PublishedPaper:
-    """A paper whose numbers are kept here."""
+    """A paper with published numbers."""
 
     key: str
     name: str
@@ -93,7 +93,7 @@ class PublishedTable:
 
     @property
     def scale(self) -> float:
-        """Factor from our values (0.9, say) to the table's unit."""
+        """Factor from our values (such as 0.9) to the table's unit."""
         return 100.0 if self.unit == "percent" else 1.0
 
 
@@ -107,7 +107,7 @@ def list_published() -> list[str]:
 
 @cache
 def load_published(name: str) -> PublishedTable:
-    """Read a published table by its name, `csac-table3` say."""
+    """Read a published table by its name, such as `csac-table3`."""
     known = list_published()
     if name not in known:
         raise unknown_name("published table", name, known)

@@ -92,8 +92,8 @@ def with_weights(grid: Grid, root: Path | None, *, from_scratch: bool = False) -
         found = find_weights(model, root)
         if found is None:
             raise UnseenError(
-                f"{model} starts from ImageNet weights in the paper and there are none: put "
-                f"{weights_place(model)} below the data root, or begin with random ones: --from-scratch"
+                f"{model} starts from ImageNet weights in the paper, which are missing: put "
+                f"{weights_place(model)} below the data root, or start from random ones: --from-scratch"
             )
         return {**kept, "weights": str(found)}
 
@@ -114,12 +114,12 @@ def without_domains(grid: Grid, absent: tuple[str, ...]) -> Grid:
     if "sources" in common:
         common["sources"] = [name for name in common["sources"] if name not in absent]
     hold_out = tuple(name for name in grid.hold_out if name not in absent)
-    note = f"{grid.note.strip()}\n\nLeft out for want of files: {', '.join(absent)}."
+    note = f"{grid.note.strip()}\n\nLeft out because files are missing: {', '.join(absent)}."
     return replace(grid, common=common, hold_out=hold_out, note=note)
 
 
 def planned_samples(grid: Grid, label: str, held_out: str) -> int:
-    """Estimate how many samples the clients of one job train on over all rounds; 0 if that is not known."""
+    """Estimate how many samples the clients of one job train on over all rounds; 0 if unknown."""
     options: dict[str, Any] = {**grid.common, **grid.methods[label]}
     sizes = SAMPLES.get(str(options["data"]), {})
     wanted = options.get("sources") or tuple(sizes)

@@ -28,7 +28,7 @@ class Recipe:
     """One file of the folder `recipes`.
 
     name     the paper and its number of the table or figure, `csac-table3`; parts of one have a third word
-    shows    what it is in the paper: Table 3
+    shows    its name in the paper: Table 3
     about    what is compared on which data, in one line
     figure   where its figure is drawn: bench:NAME on the bench's page, run:NAME in every job's report; empty
              for tables
@@ -102,9 +102,9 @@ def _order(name: str) -> tuple[str, str, int, str]:
 
 
 BUDGETS = {
-    "smoke": "a test that it runs: seconds to a few minutes, the numbers mean nothing",
+    "smoke": "a test that it runs: seconds to a few minutes, the numbers are meaningless",
     "small": "about an hour on two cores for digits, longer for photographs; shorter training, fewer seeds",
-    "paper": "what the paper did",
+    "paper": "the paper's setting",
 }
 _OF_GRID = ("seeds", "hold_out", "methods")
 _OF_RUNS = {item.name for item in fields(RunConfig)} - {"hold_out", "seed", "method", "settings", "data"}
@@ -141,7 +141,7 @@ def _kept(methods: Mapping[str, Any], wanted: list[str] | None) -> dict[str, Any
 def _shortened(
     options: Mapping[str, Any], runs: Mapping[str, Any], settings: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """A label's options without what the budget sets for all, and with its method's shorter settings."""
+    """Return a label's options without those the budget sets for all, with its method's shorter settings."""
     kept = {name: value for name, value in options.items() if name not in runs}
     shorter = settings.get(options["method"])
     if shorter is not None and not isinstance(shorter, Mapping):

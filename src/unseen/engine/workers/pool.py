@@ -1,7 +1,7 @@
-"""The worker engine: long-lived processes train clients side by side.
+"""The worker engine: long-lived processes train clients in parallel.
 
-Data, global weights and the matrix of updates lie in shared memory; only small messages travel. What a client
-computes depends on its name and the round alone, so the number of workers changes nothing but the time.
+Data, global weights and the matrix of updates are in shared memory; only small messages are sent. What a client
+computes depends only on its name and the round, so the number of workers changes nothing but the time.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from unseen.tasks.accumulators import MetricAccumulator
 _PRELOAD = "unseen.engine.workers.preload"
 _POLL_SECONDS = 0.2
 _MANY_TASKS = 4
-"""Tasks a worker from which each is sent its next one while it still works, so that none has to wait."""
+"""Number of tasks per worker from which each gets its next task while still busy, so that none has to wait."""
 _NOTHING = lambda _: None  # noqa: E731
 
 
 class WorkerEngine:
-    """Hands clients out to worker processes, longest first."""
+    """Assigns clients to worker processes, longest first."""
 
     holds_data = True
     beforehand: Sequence[Record] = ()
@@ -93,7 +93,7 @@ class WorkerEngine:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know of where the updates are held."""
+        """Remarks for the user on where the updates are stored."""
         if self._scratch.in_memory:
             return ()
         return (
@@ -101,7 +101,7 @@ class WorkerEngine:
         )
 
     def train(self, clients: Sequence[int], start: RoundStart) -> tuple[Tensor, list[Reply]]:
-        """Let the clients work, the one with most samples first."""
+        """Train the clients, the one with most samples first."""
         self._weights.copy_(start.weights)
         federation = self.workspace.experiment.federation
         names = [federation.names[position] for position in clients]
@@ -130,7 +130,7 @@ class WorkerEngine:
         return self._rows[: len(clients)], [replies[row] for row in range(len(clients))]
 
     def consult(self, clients: Sequence[int], messages: Sequence[Message], *, round: int) -> list[Answer]:
-        """Let the clients answer in worker processes."""
+        """Collect the clients' answers from worker processes."""
         names = self.workspace.experiment.federation.names
         tasks = [
             ConsultTask(
@@ -147,7 +147,7 @@ class WorkerEngine:
         return [answers[position] for position in clients]
 
     def _set_versions(self, versions: dict[str, int | None]) -> None:
-        """Take over which versions of clients' state count."""
+        """Set which versions of clients' state are current."""
         self.states.versions.update({key: round for key, round in versions.items() if round is not None})
 
     def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[MetricAccumulator]:
@@ -169,7 +169,7 @@ class WorkerEngine:
         self._scratch.unlink()
 
     def _map(self, tasks: Iterable[Any], progress: Callable[[int], None]) -> Iterable[tuple[Any, Any]]:
-        """Give every worker that has nothing to do the next task; yield (task, result) as they come."""
+        """Send every idle worker the next task; yield (task, result) as they arrive."""
         self._wait_until_ready()
         queue = deque(tasks)
         given: dict[Connection, deque[Any]] = {pipe: deque() for pipe in self._pipes}
@@ -209,7 +209,7 @@ class WorkerEngine:
         process.join(timeout=5)
         return UnseenError(
             f"a worker process ended unexpectedly (exit code {process.exitcode}); was memory short? "
-            "Go on with --resume and fewer --workers"
+            "Continue with --resume and fewer --workers"
         )
 
     def _report(self, progress: Callable[[int], None]) -> None:
@@ -219,7 +219,7 @@ class WorkerEngine:
             self._reported = seen
 
     def _wait_until_ready(self) -> None:
-        """Wait for the workers' first word, then remove the names of the shared files."""
+        """Wait until all workers are ready, then unlink the shared files."""
         if not self._ready:
             for pipe in self._pipes:
                 self._receive(pipe)
@@ -228,12 +228,12 @@ class WorkerEngine:
 
 
 def _from_script(experiment: Experiment) -> bool:
-    """Whether workers need the user's script, because the method or the network is written there."""
+    """Check whether workers need the user's script, because it defines the method or the network."""
     return "__main__" in (type(experiment.method).__module__, type(experiment.network).__module__)
 
 
 def _unbound(network: Network) -> Network:
-    """A copy whose tensors stand alone: a view of a flat vector would take the whole vector along."""
+    """Copy a network with independent tensors: a view of a flat vector would pickle the whole vector."""
     copied = copy.deepcopy(network)
     for tensor in copied.parameters():
         tensor.grad = None
@@ -245,13 +245,13 @@ def _unbound(network: Network) -> Network:
 
 
 def _arrays(data: DataSet) -> dict[str, Any]:
-    """What of a data set is as long as its samples are many."""
+    """Return the per-sample arrays of a data set."""
     found = {name: getattr(data, name) for name in ("inputs", "targets", "domain_of", "group_of")}
     return {name: array for name, array in found.items() if array is not None}
 
 
 def _without_arrays(experiment: Experiment) -> Experiment:
-    """A light copy of the experiment for the journey: its data keeps its facts and loses its samples."""
+    """Copy the experiment without its samples, to be pickled; its data keeps only metadata."""
     data = experiment.data
     empty = replace(
         data,

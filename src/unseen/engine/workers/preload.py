@@ -1,7 +1,7 @@
-"""What the process that workers are forked from loads beforehand; imported nowhere else.
+"""Modules that the fork server loads before it forks workers; imported nowhere else.
 
-Freezing takes everything loaded so far out of the garbage collector's sight: its visits would write into
-the pages that all workers share with this process, and so give each worker its own copy of them.
+Freezing hides everything loaded so far from the garbage collector, which would otherwise write to the
+pages that all workers share with this process, and so give each worker its own copy of them.
 """
 
 import gc

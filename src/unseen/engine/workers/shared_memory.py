@@ -1,7 +1,7 @@
-"""Arrays that several processes see at once: plain files, mapped into each of them.
+"""Arrays shared by several processes: plain files, mapped into each of them.
 
-They lie in shared memory where that is large enough, else in the temporary folder on disk. The files are
-unlinked as soon as everyone has opened them, so that nothing is left behind, however a run ends.
+They are in shared memory where that is large enough, else in the temporary folder on disk. The files are
+unlinked as soon as all processes have opened them, so that nothing is left behind, even after a crash.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MARGIN = 1.2
 
 @dataclass(frozen=True)
 class MappedArray:
-    """Where an array lies, in a form that can be sent to another process."""
+    """Location of an array, in a form that can be sent to another process."""
 
     path: str
     dtype: str
@@ -42,14 +42,14 @@ class MappedArray:
 
 
 class SharedArrays:
-    """A folder for shared arrays that lives only as long as they are being opened."""
+    """A folder for shared arrays that exists only until they have been opened."""
 
     def __init__(self, expected_bytes: int) -> None:
         self.in_memory = _fits_in_memory(expected_bytes)
         self.folder = Path(tempfile.mkdtemp(prefix="unseen-", dir=_SHARED_MEMORY if self.in_memory else None))
 
     def new(self, name: str, shape: tuple[int, ...], dtype: str = "float32") -> MappedArray:
-        """Make an array of zeros."""
+        """Create an array of zeros."""
         path = self.folder / name
         with path.open("wb") as file:
             file.truncate(max(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize, 1))
@@ -70,17 +70,17 @@ class SharedArrays:
 
 
 def as_arrays(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
-    """Tensors in a form that pickles by value (torch's own way keeps a file descriptor open for each)."""
+    """Convert tensors to arrays, which pickle by value (torch would keep a file descriptor open for each)."""
     return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
 
 
 def as_tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
-    """The way back."""
+    """Convert arrays back to tensors."""
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def _fits_in_memory(expected_bytes: int) -> bool:
-    """Whether shared memory has room, and using it would leave the machine enough to work with."""
+    """Check whether shared memory has room, and using it leaves the machine enough memory."""
     if not _SHARED_MEMORY.is_dir():
         return False
     try:

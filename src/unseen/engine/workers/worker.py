@@ -1,4 +1,4 @@
-"""What runs inside a worker process: it trains and evaluates what it is told to, until the pipe closes."""
+"""The code inside a worker process: serve training and evaluation tasks until the pipe closes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from unseen.training import Update
 
 @dataclass(frozen=True)
 class SharedExperiment:
-    """An experiment whose large arrays lie in mapped files.
+    """An experiment whose large arrays are in mapped files.
 
-    network  pickled apart from the rest, because its class may have libraries to import first
+    network  pickled separately, because its class may have libraries to import first
     """
 
     experiment: Experiment
@@ -39,7 +39,7 @@ class SharedExperiment:
     threads: int
 
     def open(self) -> Experiment:
-        """Put the mapped arrays back in their places."""
+        """Restore the experiment with its mapped arrays."""
         data = self.experiment.data
         opened = {name: array.open() for name, array in self.arrays.items()}
         fields = {name: getattr(data, name) for name in data.__dataclass_fields__} | opened
@@ -52,8 +52,8 @@ class TrainTask:
     """Train one client and write its state into a row.
 
     version             the newest round of its state for the method, if any
-    protection_version  the same of its state for the protection
-    sealing             what the protection's server half sent
+    protection_version  the same for its state for the protection
+    sealing             message of the protection's server half
     """
 
     position: int
@@ -67,10 +67,10 @@ class TrainTask:
 
 @dataclass(frozen=True)
 class TrainAnswer:
-    """An update without its weights (they are in the row), and the versions of the client's state now.
+    """An update without its weights (they are in the row), and the current versions of the client's state.
 
     in_row  whether the row holds the client's state; it does not where that is sealed or withheld
-    reason  why the update cannot be used, if it cannot: found here, where the numbers still are in the cache
+    reason  why the update cannot be used, if it cannot: checked here, where the numbers are still in the cache
     """
 
     update: Update
@@ -83,7 +83,7 @@ class TrainAnswer:
 
 @dataclass(frozen=True)
 class ConsultTask:
-    """Hand a client a message of the protection; `protection_version` as in `TrainTask`."""
+    """Send a client a message of the protection; `protection_version` as in `TrainTask`."""
 
     position: int
     round: int
@@ -93,7 +93,7 @@ class ConsultTask:
 
 @dataclass(frozen=True)
 class ConsultAnswer:
-    """What the client answered, or the reason why it did not, and the version of its state now."""
+    """The client's answer, or the reason why there is none, and the current version of its state."""
 
     message: dict[str, Array] | None
     reason: str
@@ -126,7 +126,7 @@ def work(number: int, pipe: Connection, shared: SharedExperiment) -> None:
 
 
 def own_device(device: torch.device, number: int) -> torch.device:
-    """Spread workers over all GPUs where no single one was named; several may share one."""
+    """Distribute workers over all GPUs if no single one was named; several may share one."""
     if device != torch.device("cuda"):
         return device
     return torch.device("cuda", number % max(torch.cuda.device_count(), 1))
@@ -146,7 +146,7 @@ class _Worker:
     def serve(
         self, task: TrainTask | ConsultTask | EvaluateTask
     ) -> TrainAnswer | ConsultAnswer | MetricAccumulator | Exception:
-        """Do a task; an exception travels back instead of a result."""
+        """Execute a task; an exception is returned in place of a result."""
         try:
             if isinstance(task, TrainTask):
                 return self._train(task)
@@ -188,7 +188,7 @@ class _Worker:
         return ConsultAnswer(answer, reason, self.states.versions.pop(key, None))
 
     def _set_versions(self, versions: dict[str, int | None]) -> None:
-        """Take over which versions of clients' state count."""
+        """Set which versions of clients' state are current."""
         self.states.versions.update({key: round for key, round in versions.items() if round is not None})
 
     def _count(self, samples: int) -> None:
