@@ -37,7 +37,7 @@ def test_a_callback_that_raises_is_dropped_with_one_note() -> None:
     callbacks.on_record({"event": "round", "round": 2})
     assert [record["round"] for record in notes.records] == [1, 2]
     (note,) = notes.notes
-    assert "Broken" in note and "disk full" in note and "the run goes on" in note
+    assert "Broken" in note and "disk full" in note and "the run continues" in note
 
 
 def test_without_other_callbacks_the_note_is_a_warning() -> None:

@@ -45,6 +45,6 @@ def test_weights_in_another_order_are_refused_and_kept(tmp_path):
     point.layout = "that of an earlier version"
     point.save(place.checkpoint)
     before = place.checkpoint.read_bytes(), place.records.read_bytes()
-    with pytest.raises(UsageError, match="in another order: choose another --out"):
+    with pytest.raises(UsageError, match="differently: choose another --out"):
         run(config, out=tmp_path / "run", resume=True)
     assert (place.checkpoint.read_bytes(), place.records.read_bytes()) == before

@@ -34,7 +34,7 @@ EvaluationSet = tuple[str, str]
 
 
 class EvaluationPart(NamedTuple):
-    """Some samples of an evaluation set, cut at fixed positions: sums do not depend on the process that computed them.
+    """Some samples of an evaluation set, cut at fixed positions, so that sums do not depend on the engine.
 
     start, size  position of the first sample in the set, and how many there are
     """

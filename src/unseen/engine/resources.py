@@ -32,7 +32,7 @@ def choose_workers(
     """Choose workers and threads where the user gave none.
 
     One thread per worker: two threads of one process wait for each other at every operation, which can cost
-    nine tenths of the speed when another program uses a core. A single process with a large model uses all cores.
+    nine tenths of the speed when another program uses a core. A single process with a large model uses all.
     """
     cores = available_cores()
     if workers is None:
@@ -61,7 +61,7 @@ def make_engine(
 
 
 def spare_process(config: WorkerConfig, *, clients: int) -> int:
-    """Return 1 to add a process beyond the cores where a round's last clients would leave a core idle, else 0.
+    """Return 1 for an extra process where a round's last clients would leave a core idle, else 0.
 
     Five equal clients keep two workers busy for three clients' time, and one of them idles for a third of it.
     With three processes the system shares the cores, and all finish after two and a half. Done only where

@@ -126,7 +126,7 @@ def final_record(engine: Engine, weights: torch.Tensor, selected_round: int) -> 
 def _answered(
     sets: Sequence[EvaluationSet], answers: Sequence[MetricAccumulator | NoAnswer]
 ) -> tuple[list[EvaluationSet], list[MetricAccumulator]]:
-    """Keep the sets that were evaluated. Held-out domains are required; a source may have left the federation."""
+    """Keep the sets that were evaluated. Held-out domains are required; a source may have left for good."""
     for (domain, split), answer in zip(sets, answers, strict=True):
         if isinstance(answer, NoAnswer) and split == "target":
             raise UnseenError(

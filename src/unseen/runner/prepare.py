@@ -203,7 +203,8 @@ def check_names(config: RunConfig) -> tuple[Method[Any], Protection[Any]]:
     if reason is not None:
         served = [name for name in METHODS if protection.incompatibility(make_method(name).traits) is None]
         raise UsageError(
-            f"--protect {protection.name} does not support {method.name}: {reason}. It supports {', '.join(served)}"
+            f"--protect {protection.name} does not support {method.name}: {reason}. "
+            f"It supports {', '.join(served)}"
         )
     config.check_names()
     if config.update_dtype != "float32" and config.protect != "none":

@@ -251,7 +251,9 @@ def test_a_lone_update_is_not_decrypted(make_experiment, go, monkeypatch):
     ],
 )
 def test_other_methods_are_refused_with_the_reason(method, reason, tmp_path):
-    with pytest.raises(UsageError, match=rf"cannot serve {method}: .*{reason}.*It serves .*fedavg.*ppdg"):
+    with pytest.raises(
+        UsageError, match=rf"does not support {method}: .*{reason}.*It supports .*fedavg.*ppdg"
+    ):
         unseen.train("rotated-digits", hold_out="75", method=method, protect="encrypted", out=tmp_path / "x")
 
 

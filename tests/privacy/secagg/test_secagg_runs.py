@@ -131,7 +131,9 @@ def test_a_client_that_diverges_is_left_out_of_the_sum(make_experiment, go, monk
     ],
 )
 def test_other_methods_are_refused_with_the_reason(method, reason, tmp_path):
-    with pytest.raises(UsageError, match=rf"cannot serve {method}: .*{reason}.*It serves .*fedavg.*scaffold"):
+    with pytest.raises(
+        UsageError, match=rf"does not support {method}: .*{reason}.*It supports .*fedavg.*scaffold"
+    ):
         unseen.train("rotated-digits", hold_out="75", method=method, protect="secure-sum", out=tmp_path / "x")
 
 

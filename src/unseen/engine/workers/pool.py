@@ -1,7 +1,7 @@
 """The worker engine: long-lived processes train clients in parallel.
 
-Data, global weights and the matrix of updates are in shared memory; only small messages are sent. What a client
-computes depends only on its name and the round, so the number of workers changes nothing but the time.
+Data, global weights and the matrix of updates are in shared memory; only small messages are sent. What a
+client computes depends only on its name and the round, so the number of workers changes nothing but the time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from unseen.tasks.accumulators import MetricAccumulator
 _PRELOAD = "unseen.engine.workers.preload"
 _POLL_SECONDS = 0.2
 _MANY_TASKS = 4
-"""Number of tasks per worker from which each gets its next task while still busy, so that none has to wait."""
+"""Tasks per worker from which each gets its next task while still busy, so that none has to wait."""
 _NOTHING = lambda _: None  # noqa: E731
 
 
