@@ -255,7 +255,7 @@ def test_a_site_that_never_comes_is_named(grid: LoopbackGrid, images: Path, tmp_
 def test_a_site_cannot_take_the_name_of_another(grid: LoopbackGrid, images: Path, tmp_path: Path) -> None:
     names = {str(100 + place): site.name for place, site in enumerate(grid.sites)}
     go(grid, tiny_job(images), tmp_path / "run", names=names)
-    with pytest.raises(UnseenError, match=r"held: calls itself so, but its key was let in for c"):
+    with pytest.raises(UnseenError, match=r"held: uses this name, but its key is registered for c"):
         go(grid, tiny_job(images), tmp_path / "posing", names=names | {"103": "c"}, deadline=0.5)
 
 
@@ -263,7 +263,7 @@ def test_a_site_without_images_is_turned_away_with_its_reason(
     grid: LoopbackGrid, images: Path, tmp_path: Path
 ) -> None:
     grid.sites[3] = replace(grid.sites[3], data=str(images / "nowhere"))
-    with pytest.raises(UnseenError, match=r"turned away: held: its data cannot be used"):
+    with pytest.raises(UnseenError, match=r"refused: held: its data cannot be used"):
         go(grid, tiny_job(images), tmp_path / "run", deadline=0.5)
 
 

@@ -44,7 +44,7 @@ def weights(out: Path) -> torch.Tensor:
 
 def killed_superlink_is_continued(federation: LocalFederation, config: RunConfig, out: Path) -> None:
     killing = Once(round=lambda: federation.kill("superlink"))
-    with pytest.raises(UnseenError, match=r"ended without a word.*--resume"):
+    with pytest.raises(UnseenError, match=r"ended without a message.*--resume"):
         run_on_flower(config, coordinator=federation.coordinator, out=out, terms=TERMS, callbacks=killing)
     federation.start_superlink()
     run_on_flower(config, coordinator=federation.coordinator, out=out, resume=True, terms=TERMS)

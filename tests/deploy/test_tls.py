@@ -64,10 +64,10 @@ def test_private_files_are_for_their_owner_and_nothing_is_written_over(tmp_path:
     site_key(tmp_path / "site", "a")
     assert {path: path.read_bytes() for path in before} == before
     (tmp_path / "tls" / "server.crt").unlink()
-    with pytest.raises(UnseenError, match=r"server.key exists already"):
+    with pytest.raises(UnseenError, match=r"server.key already exists"):
         make_certificates(tmp_path / "tls", ["a.example"])
     (tmp_path / "tls" / "ca.key").unlink()
-    with pytest.raises(UnseenError, match=r"ca.crt exists already"):
+    with pytest.raises(UnseenError, match=r"ca.crt already exists"):
         make_certificates(tmp_path / "tls", ["a.example"])
 
 
@@ -120,9 +120,9 @@ def test_a_site_has_one_key_and_a_key_one_site(tmp_path: Path) -> None:
     members = Members(tmp_path)
     members.add("a", lines[0])
     members.add("a", lines[0])
-    with pytest.raises(UsageError, match="has another key already"):
+    with pytest.raises(UsageError, match="already has another key"):
         members.add("a", lines[1])
-    with pytest.raises(UsageError, match="belongs to site a already"):
+    with pytest.raises(UsageError, match="already belongs to site a"):
         members.add("b", lines[0])
     assert [member.site for member in Members(tmp_path)] == ["a"]
     members.revoke("a", None)

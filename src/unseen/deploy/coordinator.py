@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
 SETTLED_SECONDS = 5.0
-"""If a job names no sources, all sites take part that are connected when no new one came for this long."""
+"""If a job names no sources, all connected sites take part once no new one has connected for this long."""
 
 
 @dataclass(frozen=True)
 class RoundPolicy:
-    """How long sites may take to answer, and how many must.
+    """Deadline for the sites' answers, and how many are needed.
 
     deadline   seconds within which a site must answer, and must connect at the start
     min_sites  usable updates that a round needs to count
@@ -69,7 +69,7 @@ def coordinate(
     """Run (or resume) a job with the sites that Flower connects; `names` as in `SuperLinkConnection`."""
     if make_method(config.method, config.settings).topology == "pooled":
         raise UsageError(
-            f"method {config.method!r} pools all data in one place; on Flower it stays at the sites"
+            f"method {config.method!r} pools all data in one place, but on Flower data stays at the sites"
         )
     require_separable(partition_config(config))
     folder = RunFolder(out)
@@ -117,7 +117,7 @@ class SiteCollector:
         )
 
     def census(self) -> Census:
-        """Wait for the job's sites, then fix who takes part; a resumed run keeps its participants."""
+        """Wait for the job's sites, then fix the participants; a resumed run keeps its participants."""
         outside = {*self.config.hold_out, *self.config.validate_on}
         wanted = set(self.known or (*outside, *self.config.sources))
         if self.known:
@@ -155,14 +155,14 @@ class SiteCollector:
             self.found[site] = said
             return None
         if site not in self.known:
-            return "came after the run had begun"
+            return "connected after the run had started"
         if self.known[site].fingerprint != said.fingerprint:
-            return "its data is not what it was when the run began"
+            return "its data has changed since the run started"
         return None
 
 
 def _read(folder: RunFolder) -> Census | None:
-    """Read who took part in the run to resume."""
+    """Read the participants of the run to resume."""
     if not folder.sites.exists():
         return None
     values = json.loads(folder.sites.read_text(encoding="utf-8"))

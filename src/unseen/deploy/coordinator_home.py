@@ -35,7 +35,7 @@ HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 class CoordinatorHome:
     """Settings stored in a coordinator's home folder.
 
-    hosts  names or addresses under which sites reach it; invitations carry the first one
+    hosts  names or addresses at which sites reach it; invitations contain the first one
     """
 
     path: Path
@@ -55,7 +55,7 @@ class CoordinatorHome:
 
     @property
     def address(self) -> str:
-        """Address under which sites reach the coordinator, host:port."""
+        """Address at which sites reach the coordinator, host:port."""
         host = self.hosts[0]
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
@@ -67,7 +67,7 @@ class CoordinatorHome:
 
     @property
     def listens_on(self) -> str:
-        """Interface to listen on: loopback if all host names mean this machine, else all interfaces."""
+        """Interface to listen on: loopback if all host names refer to this machine, else all interfaces."""
         return LOOPBACK if all(_is_loopback(host) for host in self.hosts) else EVERYWHERE
 
     @property
@@ -131,7 +131,7 @@ def _require_free(port: int) -> None:
             probe.bind((LOOPBACK, port))
         except OSError as error:
             raise UnseenError(
-                f"port {port} cannot be used ({error.strerror}): does a coordinator run there already? "
+                f"port {port} cannot be used ({error.strerror}): is a coordinator already running there? "
                 "Choose another with --port"
             ) from error
 
@@ -150,7 +150,7 @@ def _is_address(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Row:
-    """A site or a run, its status, and since when it has it."""
+    """A site or a run, its status, and the time of its last change."""
 
     name: str
     status: str
@@ -159,7 +159,7 @@ class Row:
 
 @dataclass(frozen=True)
 class FederationStatus:
-    """What `unseen status` shows."""
+    """Content of `unseen status`."""
 
     sites: tuple[Row, ...]
     runs: tuple[Row, ...]

@@ -46,7 +46,7 @@ class EventLog(Callback):
         self._write("on_record", record=record)
 
     def ended(self, error: Exception | None = None) -> None:
-        """Say that the run is over, or why it failed."""
+        """Write that the run has ended, or why it failed."""
         said = (
             str(error)
             if isinstance(error, UnseenError) or error is None
@@ -68,8 +68,8 @@ def follow(path: Path, callback: Callback, *, first_sign: float = FIRST_SIGN_SEC
         if line is None:
             if process and not _alive(process):
                 raise UnseenError(
-                    "the coordinator's process ended without a word (was the SuperLink stopped?); "
-                    "finished rounds are kept, go on with --resume"
+                    "the coordinator's process ended without a message (was the SuperLink stopped?); "
+                    "finished rounds are kept, continue with --resume"
                 )
             continue
         call, values = line["call"], line["values"]
@@ -86,13 +86,13 @@ def follow(path: Path, callback: Callback, *, first_sign: float = FIRST_SIGN_SEC
 
 
 def _lines(path: Path, *, first_sign: float) -> Iterator[dict[str, Any] | None]:
-    """Yield the lines as they come, and None whenever there is nothing new."""
+    """Yield the lines as they arrive, and None whenever there is nothing new."""
     patience = time.monotonic() + first_sign
     while not path.exists():
         if time.monotonic() > patience:
             raise UnseenError(
-                f"the coordinator took the job, but nothing began here within {first_sign:g} s: run this "
-                "command on the coordinator's own machine, where `unseen up` runs, and look at its log"
+                f"the coordinator took the job, but nothing started here within {first_sign:g} s: run this "
+                "command on the coordinator's own machine, where `unseen up` runs, and check its log"
             )
         time.sleep(POLL_SECONDS)
         yield None

@@ -14,7 +14,7 @@ from unseen.fileio import write_text
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 SUFFIX = ".invitation"
 _TEXT = """\
-# An invitation to train with Unseen. It holds no secret. At the site, next to its data:
+# An invitation to train with Unseen. It contains no secret. At the site, next to its data:
 #     unseen join {file} --data FOLDER
 site = {site}
 coordinator = {address}

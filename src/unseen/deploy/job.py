@@ -1,4 +1,4 @@
-"""The job as sent to sites: the resolved configuration, and what no single site can know."""
+"""The job as sent to sites: the resolved configuration, and facts that no single site knows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unseen.runner.prepare import Setup
 class Job:
     """What a site needs, in addition to its own samples, to build its part of the experiment.
 
-    run_id   names the folder in which the site keeps its client state
+    run_id   names the folder of the site's client state
     threads  the same at every site, because the order of summation depends on it
     """
 

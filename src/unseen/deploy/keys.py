@@ -11,7 +11,7 @@ from unseen.deploy.tls import PRIVATE, PUBLIC, require_cryptography, write_new
 from unseen.errors import UnseenError, UsageError
 
 CURVES = ("secp256r1", "secp384r1", "secp521r1")
-"""What Flower takes."""
+"""Curves that Flower accepts."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def site_key(folder: Path, site: str) -> SiteKey:
     if not key.private.exists():
         _make(key, site)
     elif not key.public.exists():
-        raise UnseenError(f"{key.public} is missing; make it again: ssh-keygen -y -f {key.private}")
+        raise UnseenError(f"{key.public} is missing; recreate it: ssh-keygen -y -f {key.private}")
     return key
 
 

@@ -24,7 +24,7 @@ HEADERS = {
     "train": "number of samples, training loss, counts, diagnostics",
     "consult": "answers to the protection",
 }
-"""What an answer's header holds."""
+"""Content of an answer's header."""
 ARRAYS = {"evaluate": "counts and loss sums that metrics follow from"}
 
 
@@ -95,7 +95,7 @@ ACTIONS = {
 
 
 def describe_entry(line: Mapping[str, Any]) -> Iterator[str]:
-    """Describe an entry in sentences for the people at a site."""
+    """Describe an entry in sentences for the site's log."""
     if "notice" in line:
         yield f"the coordinator says: {line['notice']}"
     if "error" in line:

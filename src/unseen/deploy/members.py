@@ -48,13 +48,13 @@ class Members:
         if known is not None:
             if known.key != key:
                 raise UsageError(
-                    f"site {site} has another key already ({fingerprint(known.key)}); if it lost that one, "
-                    f"take it away first: unseen invite {site} --revoke"
+                    f"site {site} already has another key ({fingerprint(known.key)}); if it lost that one, "
+                    f"revoke it first: unseen invite {site} --revoke"
                 )
             return known
         same = [member.site for member in self if member.key == key]
         if same:
-            raise UsageError(f"this key belongs to site {same[0]} already; every site makes its own")
+            raise UsageError(f"this key already belongs to site {same[0]}; every site creates its own")
         return self._keep(Member(site, key))
 
     def register(self, coordinator: SuperLinkConnection, *, all_known: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""A site's side of a job: summarize its data, train its clients, evaluate; all of it next to the data."""
+"""A site's side of a job: summarize its data, train its clients, evaluate; all of it where the data is."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger("unseen.site")
 
 @dataclass(frozen=True)
 class Site:
-    """A site: its name, its data, and the home folder that holds its client state."""
+    """A site: its name, its data, and the home folder with its client state."""
 
     name: str
     data: str
@@ -156,7 +156,7 @@ class SitePart:
             log.warning("round %s: the update of %s will be set aside: %s", round, client, reason)
 
     def consult(self, request: SiteMessage) -> SiteMessage:
-        """Let clients answer messages of the protection's server side; a refusal is an answer too."""
+        """Collect clients' answers to the protection's messages; a refusal is an answer too."""
         states, round = self._states(request), request.header["round"]
         reply = SiteMessage({"site": self.site.name, "refusals": {}})
         for name in request.header["clients"]:
@@ -180,8 +180,8 @@ class SitePart:
         for key, version in store.versions.items():
             if not store.path(key, version).exists():
                 raise UnseenError(
-                    f"the memory of {key} from round {version} is gone from {store.folder}; "
-                    "put it back, or start a new run"
+                    f"the state of client {key} from round {version} is missing in {store.folder}; "
+                    "restore it, or start a new run"
                 )
             if version < request.header["round"]:
                 store.forget_old_of(key)

@@ -1,4 +1,4 @@
-"""The site's home folder, and keeping its SuperNode connected; activity is reported in plain sentences."""
+"""The site's home folder, and a loop that keeps its SuperNode connected and reports its activity."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def open_site(path: Path, invitation: Invitation) -> SiteHome:
     elif home.ca.read_text(encoding="utf-8") != invitation.ca:
         raise UsageError(
             f"{path} belongs to another coordinator (its {home.ca.name} differs from the invitation's): "
-            "name another --home, or move that file away if the coordinator was really made anew"
+            "choose another --home, or move that file away if the coordinator was really recreated"
         )
     return home
 
@@ -92,11 +92,11 @@ def reason_unreachable(home: SiteHome) -> str | None:
             return None
     except ssl.SSLCertVerificationError as error:
         raise UnseenError(
-            f"whoever answers at {address} is not the coordinator that invited this site: its certificate is "
-            f"not from the invitation's authority ({error.verify_message}); nothing was sent"
+            f"the server at {address} is not the coordinator that invited this site: its certificate is "
+            f"not from the invitation's CA ({error.verify_message}); nothing was sent"
         ) from error
     except ssl.SSLError as error:
-        return f"{address} does not speak TLS ({error.reason}); is it really the coordinator?"
+        return f"{address} does not use TLS ({error.reason}); is it really the coordinator?"
     except OSError as error:
         return f"the coordinator at {address} cannot be reached ({error.strerror or error})"
 
@@ -167,11 +167,11 @@ def _log_from(home: SiteHome, start: int) -> str:
 
 def _reason(home: SiteHome, log: str) -> str:
     if REFUSED_LOG in log and home.been_inside.exists():
-        return "the coordinator still waits for this site's last connection to end (up to a minute)"
+        return "the coordinator is still waiting for this site's last connection to end (up to a minute)"
     if REFUSED_LOG in log:
         public, site = home.key.public, home.invitation.site
         return (
-            f"the coordinator does not know this site's key yet: send it {public}, there they run\n"
+            f"the coordinator does not know this site's key yet: send it {public}, where they run\n"
             f"    unseen invite {site} --key {public.name}\n"
             f"  (fingerprint {fingerprint(home.key.line)})"
         )

@@ -95,7 +95,7 @@ def make_placeholder_data(census: Census, *, name: str) -> DataSet:
         if (other.task, other.shape, other.measured) != (first.task, first.shape, first.measured):
             raise UnseenError(
                 f"site {domain} has {other.task} on samples of shape {other.shape}, site {domains[0]} "
-                f"{first.task} on {first.shape}; all must have the same"
+                f"{first.task} on {first.shape}; all must be the same"
             )
     classes = merge_classes(census) if TASKS[first.task].has_classes else ()
     targets, domain_of = [], []

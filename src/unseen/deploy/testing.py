@@ -24,8 +24,8 @@ from unseen.deploy.members import Members
 class LocalFederation:
     """Starts, kills and restarts one SuperLink and one SuperNode per site; leaves no process behind.
 
-    data    a folder with one folder of images for each site
-    secure  with TLS and registered keys, as `unseen up` and `unseen join` have it; else plain HTTP
+    data    a folder with one image folder per site
+    secure  with TLS and registered keys, as with `unseen up` and `unseen join`; else plain HTTP
     """
 
     def __init__(self, data: Path, home: Path, *, secure: bool = True) -> None:
@@ -72,7 +72,7 @@ class LocalFederation:
         wait_until_open(self.coordinator.address, self.processes["superlink"])
 
     def start_site(self, site: str, *, superlink: str = "") -> None:
-        """Start a site's SuperNode; `superlink` is an address to call instead of the coordinator's own."""
+        """Start a site's SuperNode; `superlink` is an address to use in place of the coordinator's."""
         secure = self._coordinator is not None
         with self.log(site).open("a", encoding="utf-8") as log:
             self.processes[site] = start_supernode(

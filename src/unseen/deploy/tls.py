@@ -58,7 +58,7 @@ def write_new(path: Path, content: bytes, *, mode: int) -> None:
             file.write(content)
     except FileExistsError:
         raise UnseenError(
-            f"{path} exists already and is not overwritten; its counterpart is missing: put that back, "
+            f"{path} already exists and is not overwritten; its counterpart is missing: restore that, "
             "or move this file away"
         ) from None
     except OSError as error:
@@ -91,7 +91,9 @@ def _make_server(files: Certificates, authority_key: Path, hosts: Sequence[str])
     authority = x509.load_pem_x509_certificate(files.ca.read_bytes())
     signer = serialization.load_pem_private_key(authority_key.read_bytes(), password=None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise UnseenError(f"{authority_key} holds no key of a kind that we make; move {files.ca.parent} away")
+        raise UnseenError(
+            f"{authority_key} is not an elliptic-curve key of `unseen up`; move {files.ca.parent} away"
+        )
     key = ec.generate_private_key(ec.SECP384R1())
     names = x509.SubjectAlternativeName([_general(host) for host in dict.fromkeys((*hosts, *ALWAYS))])
     builder = (
@@ -110,7 +112,7 @@ def _make_server(files: Certificates, authority_key: Path, hosts: Sequence[str])
 
 
 def _require_good_for(files: Certificates, hosts: Sequence[str]) -> None:
-    """Refuse a server certificate that sites would refuse."""
+    """Raise an error for a server certificate that sites would reject."""
     from cryptography import x509
 
     certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
@@ -119,11 +121,11 @@ def _require_good_for(files: Certificates, hosts: Sequence[str]) -> None:
     again = f"move {files.certificate.name} and {files.key.name} out of {files.ca.parent} and start again"
     if missing:
         raise UsageError(
-            f"the coordinator's certificate is not for {', '.join(missing)}; to make another one {again} "
+            f"the coordinator's certificate is not for {', '.join(missing)}; to create another one {again} "
             "(sites keep their invitations)"
         )
     if certificate.not_valid_after_utc < datetime.now(UTC):
-        raise UsageError(f"the coordinator's certificate has run out; to make another one {again}")
+        raise UsageError(f"the coordinator's certificate has expired; to create another one {again}")
 
 
 def _general(host: str) -> x509.GeneralName:

@@ -1,7 +1,7 @@
 """Rounds across machines that keep their data, over Flower.
 
-One Flower message goes to a site, and one comes back. Both are a `SiteMessage` (`message.py`): a header of
-plain JSON, and named arrays. Whoever runs Flower's SuperLink is the coordinator; a site is a SuperNode.
+Each exchange is one Flower message to a site and one back. Both are a `SiteMessage` (`message.py`): a JSON
+header and named arrays. Whoever runs Flower's SuperLink is the coordinator; a site is a SuperNode.
 
     ask         request                                         answer
     ----------  ----------------------------------------------  ------------------------------------------
@@ -19,7 +19,7 @@ domain or its client, so the weights are equal to the last bit.
 
 Client state is stored at the site, in a folder named after the run, one file per version. The coordinator's
 checkpoint says which version (round number) is valid, every request names it, and only then does the site
-delete older ones. So a site or the coordinator may crash at any moment: the next request says where to
+delete older ones. So a site or the coordinator may crash at any time: the next request says where to
 continue. Held-out sites are asked to evaluate, never to train.
 
 Both sides compare a hash of the model's layout and refuse a mismatch. A site that does not answer in time,

@@ -1,4 +1,4 @@
-"""A plain Flower app that carries a job, for `flwr run` by us or by a team with its own SuperLink."""
+"""A Flower app that contains a job, for `flwr run` by us or by a team with its own SuperLink."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ clientapp = "{module}:client_app"
 [tool.flwr.app.config]
 {config}
 """
-CODE = '''"""Unseen's halves of a Flower app; the job stands in pyproject.toml."""
+CODE = '''"""The two apps of an Unseen job; the job is in pyproject.toml."""
 
 from unseen.deploy.apps import client_app, server_app
 
@@ -60,7 +60,7 @@ def write_app(
 
     out       the run folder, on the coordinator's machine
     notebook  a file on that machine for the run's event log
-    names     which node is which site, if keys are registered; see `SuperLinkConnection`
+    names     node ids of the sites, if keys are registered; see `SuperLinkConnection`
     """
     values = {
         "job": json.dumps(config_values(config)),

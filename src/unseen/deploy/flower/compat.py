@@ -24,7 +24,7 @@ from unseen.errors import missing_extra
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """Turn off telemetry and update checks, which Flower otherwise does even for `--help`."""
 POLLING = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.4"}
-"""Look for new tasks more often than the default of once per second."""
+"""Poll for new tasks more often than the default of once per second."""
 APP_PROGRAMS = ("flwr-clientapp", "flwr-serverapp")
 """Programs that SuperNode and SuperLink start per message and per run, looked up in PATH."""
 PARENT_OPTION = "--parent-pid"
@@ -44,7 +44,7 @@ def require_flower() -> None:
 
 
 def flower_environment(home: Path, **more: str) -> dict[str, str]:
-    """Return the environment of a Flower process: quiet unless the user objects, its files in `home`."""
+    """Return the environment of a Flower process: quiet unless the user overrides it, its files in `home`."""
     programs = str(Path(sys.executable).parent)
     return {
         **QUIET,
@@ -90,7 +90,7 @@ def exit_with_parent() -> None:
     """End this app process soon after the Flower process that its command line names as parent.
 
     Flower interrupts its app processes when the parent is gone. An interrupt during a send is lost: the
-    process would retry forever, and whoever follows its run would wait.
+    process would retry forever, and a command that follows its run would wait.
     """
     if PARENT_OPTION in sys.argv[:-1]:
         parent = Path("/proc") / sys.argv[sys.argv.index(PARENT_OPTION) + 1]

@@ -1,4 +1,4 @@
-"""The engine that reaches clients through Flower: weights go out to sites, updates and metrics come back."""
+"""The Flower engine: sends weights to sites, and receives updates and metrics."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from unseen.training import Update
 
 
 class FlowerEngine:
-    """Trains and evaluates at sites; its own experiment knows their sample counts and holds no samples.
+    """Trains and evaluates at sites; its own experiment has their sample counts but no samples.
 
-    states     only remembers which version of every client's memory counts; the memory lies at the sites
-    job        what sites need to know to build the experiment themselves
-    beforehand what the sites told of their data
-    min_sites  a round with fewer sound updates ends the run
+    states     only the current version of every client's state; the state itself is at the sites
+    job        information from which sites build the experiment themselves
+    beforehand what the sites disclosed about their data
+    min_sites  a round with fewer valid updates ends the run
     """
 
     holds_data = False
@@ -49,7 +49,7 @@ class FlowerEngine:
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes for the report: where the data is."""
-        return ("the data stayed at the sites: pictures or points of the held-out domain cannot be shown",)
+        return ("the data stayed at the sites: images or points of the held-out domain cannot be shown",)
 
     def train(self, clients: Sequence[int], start: RoundStart) -> tuple[Tensor, list[Reply]]:
         """Train the clients of all sites at the same time."""
@@ -154,11 +154,11 @@ class FlowerEngine:
         )
         raise UnseenError(
             f"round {number}: {len(sound)} of {len(at_site)} sites sent a usable update, at least {needed} "
-            f"are needed (--min-sites): {reasons}; finished rounds are kept, go on with --resume"
+            f"are needed (--min-sites): {reasons}; finished rounds are kept, continue with --resume"
         )
 
     def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[MetricAccumulator | NoAnswer]:
-        """Let every site evaluate on its own samples."""
+        """Evaluate at every site on its own samples."""
         of_site: dict[str, list[str]] = {}
         for domain, split in sets:
             of_site.setdefault(domain, []).append(split)

@@ -21,7 +21,7 @@ CONNECTION = "unseen"
 class SuperLinkConnection:
     """Address of a SuperLink, and the CA of its certificate (None: no TLS).
 
-    names  by Flower's node id, the site whose key it showed; empty: sites name themselves
+    names  Flower's node id -> site whose key it presented; empty: sites name themselves
     """
 
     address: str
@@ -77,7 +77,7 @@ def connection_error(coordinator: SuperLinkConnection, said: str) -> UnseenError
     lines = (json.loads(told.group(1)) if told else said).splitlines()
     plain = [line.strip(" │╭╮╰╯─") for line in lines]
     reason = next((line for line in reversed(plain) if line), "it gave no reason")
-    trust = "its own authority (--ca)" if coordinator.ca else "no TLS (no --ca)"
+    trust = "its own CA (--ca)" if coordinator.ca else "no TLS (no --ca)"
     return UnseenError(
         f"the coordinator at {coordinator.address} cannot be reached with {trust}: {reason.split('. ')[0]}"
     )

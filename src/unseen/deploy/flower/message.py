@@ -75,7 +75,7 @@ def to_tensor(array: npt.NDArray[Any]) -> Tensor:
 
 
 def pack_weights(weights: Tensor, dtype: str) -> npt.NDArray[Any]:
-    """Convert weights to the job's dtype; NumPy has no bfloat16, so its bits travel as int16."""
+    """Convert weights to the job's dtype; NumPy has no bfloat16, so its bits are sent as int16."""
     cast = weights.detach().cpu().to(UPDATE_DTYPES[dtype])
     return cast.view(torch.int16).numpy() if dtype == "bfloat16" else cast.numpy()
 

@@ -56,7 +56,7 @@ def start_superlink(
     """Start the coordinator's SuperLink in a new process group; its database is in `home`.
 
     certificates  None: plain HTTP, for tests on one machine only
-    node_keys     let in only sites whose public keys were registered
+    node_keys     admit only sites whose public keys were registered
     warm          folder of a running prefork server; None: start one with the SuperLink
     log           file for its output; None: this process's output
     """
@@ -138,7 +138,7 @@ def _start(arguments: list[str], environment: dict[str, str], log: IO[str] | Non
 def stop_process(process: Process, *, kill: bool = False) -> None:
     """Stop a process and its group: with SIGTERM first, or with SIGKILL at once.
 
-    Flower's own helpers outside the group look for their parent five times a second and leave with it.
+    Flower's own helpers outside the group check for their parent five times per second and exit with it.
     """
     if not kill and process.poll() is None:
         _signal_group(process, signal.SIGTERM)

@@ -32,7 +32,7 @@ class Sites:
 
     deadline  seconds within which a site must answer
     welcome   decides about new sites
-    names     by a node's number the site whose key it showed; empty: sites are taken at their word
+    names     node id -> site whose key it presented; empty: the sites' own names are trusted
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class Sites:
 
     def _objection(self, site: str, node: int, summary: dict[str, Any]) -> str | None:
         if self.names and self.names.get(str(node)) != site:
-            return f"calls itself so, but its key was let in for {self.names.get(str(node), 'no site')}"
+            return f"uses this name, but its key is registered for {self.names.get(str(node), 'no site')}"
         if site in self.connected():
-            return "another site of this name is connected already"
+            return "another site of this name is already connected"
         return self.welcome(site, summary)
 
     def wait_for(self, wanted: Iterable[str], *, at_least: int) -> set[str]:
@@ -99,8 +99,8 @@ class Sites:
             time.sleep(1.0)
 
     def complaints(self) -> str:
-        """Describe why sites were turned away, for error messages."""
-        return "".join(f"; turned away: {reason}" for reason in self.turned_away.values())
+        """Describe why sites were refused, for error messages."""
+        return "".join(f"; refused: {reason}" for reason in self.turned_away.values())
 
     def ask(self, what: str, messages: Mapping[str, SiteMessage]) -> dict[str, SiteMessage | NoAnswer]:
         """Send each site its message and collect the answers until the deadline."""
@@ -153,7 +153,7 @@ class Sites:
 def _read(reply: Message) -> SiteMessage | NoAnswer:
     if reply.has_error():
         if reply.error.code == NODE_UNAVAILABLE:
-            return NoAnswer("went away in the middle of its work")
+            return NoAnswer("disconnected while it was working")
         return NoAnswer(f"failed at the site: {reply.error.reason}")
     try:
         return from_flower_record(reply.content)
