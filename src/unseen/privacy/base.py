@@ -184,6 +184,15 @@ def answer_message(protection: Protection[Any], message: Message, context: Clien
     return answer
 
 
+def explain_missing_sum(method: MethodTraits, *, updates_to: str, sum_to: str) -> str | None:
+    """Explain why a method's topology has no sum of updates to protect; None if it has one."""
+    if method.topology == "pooled":
+        return f"it pools the data itself, so there are no updates to {updates_to}"
+    if method.topology == "serial":
+        return f"its model passes from one client to the next, so there is no sum to {sum_to}"
+    return None
+
+
 def withhold_update(reason: str) -> Update:
     """Make the message of a client that does not send its update."""
     import torch

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -48,33 +50,30 @@ class Prediction:
         return self.ranked[0][1] if self.ranked else None
 
 
-def predict(
-    saved: SavedModel,
-    path: Path,
-    *,
-    batch_size: int = BATCH_SIZE,
-    top: int = 1,
-    progress: Progress = no_progress,
-) -> list[Prediction]:
+class PredictOptions(TypedDict, total=False):
+    """Options of every kind of prediction.
+
+    batch_size  samples per forward pass
+    top         number of likeliest classes to keep
+    progress    called after every batch
+    """
+
+    batch_size: int
+    top: int
+    progress: Progress
+
+
+def predict(saved: SavedModel, path: Path, **options: Unpack[PredictOptions]) -> list[Prediction]:
     """Predict for whatever the model was trained on: images, rows of a table, samples of another format."""
     if saved.card.encoding is not None:
-        how = predict_table
-    elif (found := find_format(path)) is not None and found.contents == "arrays":
-        how = predict_samples
-    else:
-        how = predict_folder
-    return how(saved, path, batch_size=batch_size, top=top, progress=progress)
+        return predict_table(saved, path, **options)
+    if (found := find_format(path)) is not None and found.contents == "arrays":
+        return predict_samples(saved, path, **options)
+    return predict_folder(saved, path, **options)
 
 
-def predict_folder(
-    saved: SavedModel,
-    path: Path,
-    *,
-    batch_size: int = BATCH_SIZE,
-    top: int = 1,
-    progress: Progress = no_progress,
-) -> list[Prediction]:
-    """Predict for every image below a folder, or for one image; keep the `top` likeliest classes.
+def predict_folder(saved: SavedModel, path: Path, **options: Unpack[PredictOptions]) -> list[Prediction]:
+    """Predict for every image below a folder, or for one image.
 
     A file that cannot be read gets a prediction without a class, and the reason.
     """
@@ -88,9 +87,8 @@ def predict_folder(
             return str(error)
 
     decoded = map_in_threads(read, found.names)
-    predictions: list[Prediction] = []
-    for start in range(0, len(found.names), batch_size):
-        names = found.names[start : start + batch_size]
+
+    def predict_batch(names: Sequence[str], _: slice, top: int) -> list[Prediction]:
         results = [next(decoded) for _ in names]
         readable = {
             name: pixels for name, pixels in zip(names, results, strict=True) if not isinstance(pixels, str)
@@ -98,22 +96,15 @@ def predict_folder(
         described = iter(
             _describe_outputs(saved, list(readable), as_batch([*readable.values()]), top) if readable else ()
         )
-        predictions += [
+        return [
             Prediction(name, error=result) if isinstance(result, str) else next(described)
             for name, result in zip(names, results, strict=True)
         ]
-        progress("predicting", len(predictions), len(found.names))
-    return predictions
+
+    return _predict_in_batches(found.names, predict_batch, **options)
 
 
-def predict_table(
-    saved: SavedModel,
-    path: Path,
-    *,
-    batch_size: int = BATCH_SIZE,
-    top: int = 1,
-    progress: Progress = no_progress,
-) -> list[Prediction]:
+def predict_table(saved: SavedModel, path: Path, **options: Unpack[PredictOptions]) -> list[Prediction]:
     """Predict for every row of a CSV or Parquet file that has the columns the model was trained on.
 
     A model trained with local statistics scales by the values of this file: its rows must be one domain's.
@@ -129,45 +120,56 @@ def predict_table(
         raise UsageError(f"{path}: the model was trained on a table; give one ({kinds})")
     encoding = TableEncoding.from_dict(saved.card.encoding)
     inputs = torch.from_numpy(encoding.apply(load_rows(path, encoding.columns)))
-    predictions: list[Prediction] = []
-    for part in inputs.split(batch_size):
-        first = len(predictions) + 1
-        names = [str(number) for number in range(first, first + len(part))]
-        predictions += _describe_outputs(saved, names, part, top)
-        progress("predicting", len(predictions), len(inputs))
-    return predictions
+
+    def predict_batch(names: Sequence[str], part: slice, top: int) -> list[Prediction]:
+        return _describe_outputs(saved, names, inputs[part], top)
+
+    return _predict_in_batches(_numbers(len(inputs)), predict_batch, **options)
 
 
-def predict_samples(
-    saved: SavedModel,
-    path: Path,
-    *,
-    batch_size: int = BATCH_SIZE,
-    top: int = 1,
-    progress: Progress = no_progress,
-) -> list[Prediction]:
+def predict_samples(saved: SavedModel, path: Path, **options: Unpack[PredictOptions]) -> list[Prediction]:
     """Predict for every sample of a file that a registered format loads; names are their numbers from 1."""
-    request = DataRequest(str(path), image_size=_image_size(saved.card), progress=progress)
-    data = load_data(request)
+    progress = options.get("progress", no_progress)
+    data = load_data(DataRequest(str(path), image_size=_image_size(saved.card), progress=progress))
     if data.columns or data.input_shape != saved.card.input_shape:
         raise UsageError(
             f"{path} holds inputs of shape {data.input_shape}; the model was trained on "
             f"{saved.card.input_shape}"
         )
-    samples = Samples(data, np.arange(len(data)))
+    samples, positions = Samples(data, np.arange(len(data))), torch.arange(len(data))
+
+    def predict_batch(names: Sequence[str], part: slice, top: int) -> list[Prediction]:
+        return _describe_outputs(saved, names, samples.gather(positions[part]).inputs, top)
+
+    return _predict_in_batches(_numbers(len(data)), predict_batch, **options)
+
+
+def _predict_in_batches(
+    names: Sequence[str],
+    predict_batch: Callable[[Sequence[str], slice, int], list[Prediction]],
+    *,
+    batch_size: int = BATCH_SIZE,
+    top: int = 1,
+    progress: Progress = no_progress,
+) -> list[Prediction]:
+    """Call `predict_batch(names, positions, top)` for every batch and join the predictions."""
     predictions: list[Prediction] = []
-    for positions in torch.arange(len(data)).split(batch_size):
-        names = [str(position + 1) for position in positions.tolist()]
-        predictions += _describe_outputs(saved, names, samples.gather(positions).inputs, top)
-        progress("predicting", len(predictions), len(data))
+    for start in range(0, len(names), batch_size):
+        part = slice(start, start + batch_size)
+        predictions += predict_batch(names[part], part, top)
+        progress("predicting", len(predictions), len(names))
     return predictions
+
+
+def _numbers(count: int) -> list[str]:
+    return [str(number) for number in range(1, count + 1)]
 
 
 def _image_size(card: ModelCard) -> int | None:
     return card.input_shape[-1] if len(card.input_shape) == 3 else None
 
 
-def _describe_outputs(saved: SavedModel, names: list[str], inputs: Tensor, top: int) -> list[Prediction]:
+def _describe_outputs(saved: SavedModel, names: Sequence[str], inputs: Tensor, top: int) -> list[Prediction]:
     outputs = saved.outputs(inputs)
     if not saved.card.task_type.has_classes:
         values = outputs[:, 0].tolist()

@@ -19,7 +19,7 @@ from unseen.aggregation import SummedUpdates
 from unseen.errors import UsageError
 from unseen.federation import clients_per_round
 from unseen.hparams import setting
-from unseen.privacy.base import Protection, register_protection
+from unseen.privacy.base import Protection, explain_missing_sum, register_protection
 from unseen.privacy.context import (
     ClientContext,
     Message,
@@ -121,10 +121,8 @@ class DPClients(Protection[DPClientsSettings]):
 
     def incompatibility(self, method: MethodTraits) -> str | None:
         """Accept methods whose server half needs only one mean of states."""
-        if method.topology == "pooled":
-            return "it pools the data itself, so there are no updates to clip"
-        if method.topology == "serial":
-            return "its model passes from one client to the next, so there is no sum to add noise to"
+        if missing := explain_missing_sum(method, updates_to="clip", sum_to="add noise to"):
+            return missing
         if method.needs_individual_updates:
             return "its server half looks at every client's own update, and noise on their sum hides none"
         if method.extra_kinds:

@@ -12,7 +12,7 @@ from torch import Tensor
 from unseen.errors import UnseenError, UsageError
 from unseen.hparams import Settings
 from unseen.models import Layout
-from unseen.privacy.base import Protection, register_protection, withhold_update
+from unseen.privacy.base import Protection, explain_missing_sum, register_protection, withhold_update
 from unseen.privacy.context import (
     SAMPLES,
     ClientContext,
@@ -109,10 +109,8 @@ class Encrypted(Protection[Settings]):
 
     def incompatibility(self, method: MethodTraits) -> str | None:
         """Accept weighted means of states, and combinations that depend only on their Gram matrix."""
-        if method.topology == "pooled":
-            return "it pools the data itself, so there are no updates to encrypt"
-        if method.topology == "serial":
-            return "its model passes from one client to the next, so there is no sum to compute encrypted"
+        if missing := explain_missing_sum(method, updates_to="encrypt", sum_to="compute encrypted"):
+            return missing
         if method.extra_kinds:
             return (
                 f"it sends {' and '.join(method.extra_kinds)} beside the state, which is not encrypted here"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unseen.errors import UnseenError, UsageError
 from unseen.hparams import Settings, setting
-from unseen.privacy.base import Protection, register_protection, withhold_update
+from unseen.privacy.base import Protection, explain_missing_sum, register_protection, withhold_update
 from unseen.privacy.context import (
     SAMPLES,
     ClientContext,
@@ -78,10 +78,8 @@ class SecureSum(Protection[SecureSumSettings]):
 
     def incompatibility(self, method: MethodTraits) -> str | None:
         """Accept methods whose server half needs one weighted mean of states, and extras only reduced."""
-        if method.topology == "pooled":
-            return "it pools the data itself, so there are no updates to hide"
-        if method.topology == "serial":
-            return "its model passes from one client to the next, so there is no sum to hide it in"
+        if missing := explain_missing_sum(method, updates_to="hide", sum_to="hide it in"):
+            return missing
         if method.needs_individual_updates:
             return "its server half looks at every client's own update, and here it would know only their sum"
         single = [kind for kind in method.extra_kinds if kind not in method.merges]
