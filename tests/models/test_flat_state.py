@@ -167,7 +167,7 @@ def test_a_counter_that_floats_cannot_hold_is_refused() -> None:
 def test_other_number_formats_are_refused(dtype: torch.dtype) -> None:
     module = nn.Module()
     module.register_parameter("weight", nn.Parameter(torch.zeros(2, dtype=dtype)))
-    with pytest.raises(UnseenError, match=r"'weight' is \w+; a flat state holds float32"):
+    with pytest.raises(UnseenError, match=r"'weight' is \w+; a flat state is float32"):
         FlatState(module)
 
 

@@ -29,7 +29,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     assert "is not a model written by unseen" in refusal(text)
     foreign = tmp_path / "foreign.safetensors"
     save_file({"a": torch.zeros(2)}, foreign)
-    assert "does not say what they are for" in refusal(foreign)
+    assert "no description of their use" in refusal(foreign)
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def adjust_weights(weights: Tensor, gaps: Tensor, *, step: float, centred: bool 
 def merge_buffers(merged: Tensor, rows: Tensor, *, layout: Layout, weights: Tensor | None = None) -> Tensor:
     """Fill in the buffers of `merged` from the clients' rows, and return it.
 
-    weights  of the clients in the mean of float buffers, taken as they are; None = `merged` has that mean
+    weights  of the clients in the mean of float buffers, not rescaled; None = `merged` has that mean
     """
     statistics, counters = layout.extent(Kind.FLOAT_BUFFER), layout.extent(Kind.INTEGER_BUFFER)
     if weights is not None:
@@ -128,7 +128,7 @@ def scale_for_sum(state: Real, weight: float, *, layout: Layout) -> Real:
 
 
 def mean_from_sum(total: Real, *, weight: float, clients: float, layout: Layout) -> Real:
-    """Turn a sum of `scale_for_sum` states into their mean; counters become the rounded mean.
+    """Convert a sum of `scale_for_sum` states to their mean; counters become the rounded mean.
 
     weight   sum of the clients' weights
     clients  number of clients in the sum
@@ -179,7 +179,7 @@ def layerwise_weighted_sum(
 ) -> Tensor:
     """Average client states with separate weights for every layer: sum_k p_{l,k} w_{k,l}.
 
-    weights   (layers x clients), rows in the order of `split_layers(layout, grouping)`; taken as they are, so
+    weights   (layers x clients), rows in the order of `split_layers(layout, grouping)`; not rescaled, so
               they should sum to one in every layer
     """
     layers = split_layers(layout, grouping)

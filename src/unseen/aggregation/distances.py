@@ -156,7 +156,7 @@ LayerWeighting = Literal["divergence", "similarity", "average"]
 
 
 def divergence_weights(distances: Tensor, strategy: LayerWeighting = "divergence") -> Tensor:
-    """Turn distances to the mean (layers x clients) into weights that sum to one per layer (CSAC, eq. 4).
+    """Convert distances to the mean (layers x clients) to weights that sum to one per layer (CSAC, eq. 4).
 
     divergence  p_k = dist_k / sum_j dist_j: a client far from the mean counts more (eq. 4)
     similarity  p_k = (1 / dist_k) / sum_j (1 / dist_j): a client near the mean counts more; clients exactly
@@ -203,7 +203,7 @@ class PairDistances(NamedTuple):
 def pair_distances(rows: Tensor, domains: Sequence[str | None], layers: Sequence[Layer]) -> PairDistances:
     """Compute distances between clients of the same domain and between clients of different domains.
 
-    One pass over the clients serves any number of them: no pair is computed separately.
+    One pass over the clients is enough for any number of them: no pair is computed separately.
 
     domains  each client's domain; None for a client with several, which is left out
 

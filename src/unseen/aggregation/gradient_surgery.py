@@ -26,7 +26,7 @@ from unseen.seeding import torch_generator
 def gram(rows: Tensor, reference: Tensor, extent: slice, *, width: int | None = None) -> Tensor:
     """Compute <w_i - w, w_j - w> over a part of the state: float64 (clients x clients), symmetric.
 
-    One blocked pass, whose memory is one block whatever the number of columns.
+    One blocked pass that needs memory for one block only, whatever the number of columns.
     """
     products = torch.zeros(len(rows), len(rows), dtype=torch.float64)
     for _, block in difference_blocks(rows, reference, extent, width=width):
@@ -88,10 +88,10 @@ LARGEST_RECORDED_MATRIX = 32
 
 @dataclass(frozen=True)
 class VisitOrder:
-    """Order in which clients are modified, and in which each meets the others.
+    """Order in which clients are modified, and in which each is compared with the others.
 
     clients   positions (clients)
-    partners  positions (clients x clients): the row of a client lists whom it meets; itself is skipped
+    partners  positions (clients x clients): the row of a client lists its partners; itself is skipped
     """
 
     clients: NDArray[np.int64]
@@ -168,7 +168,8 @@ def align_conflicts(
 def project_conflicts(gram: Tensor, *, order: VisitOrder) -> SurgeryResult:
     """Run PCGrad's algorithm 1: where <g^_i, g_j> < 0, remove from g^_i its component along the original g_j.
 
-    Modified vectors never meet one another, so all clients process their n-th partner at the same time.
+    Modified vectors are never compared with one another, so all clients process their n-th partner at the
+    same time.
     """
     products = gram.numpy()
     everyone = np.arange(len(products))

@@ -1,4 +1,4 @@
-"""What the server gets of a round: the clients' updates, one row per client."""
+"""The input of the server in a round: the clients' updates, one row per client."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from unseen.seeding import torch_generator
 class Updates:
     """The clients' updates of one round, in the order of the clients' names in the federation.
 
-    rows     float32 (clients x state): every client's whole state after its local work
-    samples  float64 (clients): how many training samples each holds
-    steps    float64 (clients): how many optimizer steps each took
-    extras   what each sent in addition to its state
+    rows     float32 (clients x state): every client's whole state after local training
+    samples  float64 (clients): number of training samples of each client
+    steps    float64 (clients): number of optimizer steps of each client
+    extras   what each client sent in addition to its state
     """
 
     clients: tuple[str, ...]
@@ -53,7 +53,7 @@ class SummedUpdates(Updates):
         expected = torch.ones_like(self.samples) if self.uniform else self.samples
         if not torch.equal(weights, expected):
             raise ValueError(
-                "only the sum over clients is known, so the server half can ask for no other mean than the "
+                "only the sum over clients is known, so the server half can use no other mean than the "
                 f"one by {'equal weights' if self.uniform else 'samples'} that its method declares"
             )
         return self.rows[0].clone()
@@ -80,5 +80,5 @@ class ServerWork:
     population: int = 0
 
     def generator(self, purpose: str) -> torch.Generator:
-        """Make the server's generator for a purpose in this round."""
+        """Create the server's generator for a purpose in this round."""
         return torch_generator(self.seed, purpose, "server", self.round)

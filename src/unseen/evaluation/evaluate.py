@@ -51,8 +51,8 @@ def evaluate(
 class GroupedAccumulator(MetricAccumulator):
     """One accumulator per group, for samples that come in a known order.
 
-    group_of  the group number of every sample to come; -1 counts for the whole only
-    make      makes an empty accumulator
+    group_of  the group number of every sample, in order; -1 counts for the whole only
+    make      creates an empty accumulator
     """
 
     def __init__(self, group_of: Indices, make: Callable[[], MetricAccumulator]) -> None:

@@ -1,8 +1,8 @@
 """Model selection: which round's model is the result. Rules are pure functions of the records.
 
-Only a rule that declares `uses_target` is handed scores of the held-out domain. Of the built-in rules that
-is `oracle`, which no real user could apply: it is there to compare with published numbers that were chosen
-that way.
+Only a rule that declares `uses_target` gets scores of the held-out domain. Of the built-in rules that is
+`oracle`, which cannot be applied in practice: it exists for comparison with published numbers that were
+selected that way.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from unseen.registry import Registry
 from unseen.tasks import goodness, primary_metric
 
 VALIDATION_DOMAIN = "validation-domain"
-"""The split of samples whose whole domain is kept to choose the round."""
+"""The split of samples whose whole domain is kept for model selection."""
 TARGET = "target"
 """The split of the held-out domains' samples."""
 Rank = tuple[float, float, int]
 
 
 class SelectionRule:
-    """How the round whose model is kept is chosen. Stateless.
+    """A rule that selects the round whose model is kept. Stateless.
 
     name                      what `--selection`, configurations and records call it
     label                     its name in tables
-    summary                   how the round was chosen, as a clause that explains a table
-    heading                   its name behind a metric: "accuracy (by validation)"; the label unless given
+    summary                   how the round was selected, as a clause that explains a table
+    heading                   its name after a metric: "accuracy (by validation)"; the label unless given
     chosen_by                 completes "round chosen by" on a run's page; the label unless given
     hint                      explains the headline number of a run's page; from the label unless given
     order                     position in tables, smaller first
     uses_target               whether it may see scores of the held-out domain
-    needs_validation_domains  whether it needs domains that are kept to choose the round
+    needs_validation_domains  whether it needs domains that are kept for model selection
     spans_runs                whether it needs further runs, so that only a bench can apply it
     """
 
@@ -62,7 +62,7 @@ class SelectionRule:
         return (type(self).__doc__ or self.summary).partition("\n")[0]
 
     def rank(self, evaluation: Record, metric: str) -> Rank:
-        """Return what makes an evaluation preferable: the largest rank is chosen.
+        """Return the rank of an evaluation: the largest is selected.
 
         It depends on this evaluation alone: a run keeps only the weights of the best round so far.
         """
@@ -161,12 +161,12 @@ def rule_names() -> list[str]:
 
 
 def rule_label(name: str) -> str:
-    """Return a rule's name in tables; of one whose plugin is not loaded here, the name itself."""
+    """Return a rule's name in tables; for one whose plugin is not loaded here, the name itself."""
     return SELECTION_RULES[name].label if name in SELECTION_RULES else name
 
 
 def default_rule(*, validation_domains: bool) -> str:
-    """Return the rule of a run whose user names none."""
+    """Return the default rule of a run."""
     return ValidationDomains.name if validation_domains else SourceValidation.name
 
 
@@ -203,7 +203,7 @@ def mean_metric(evaluation: Record, split: str, metric: str) -> float:
 
 
 def _judged_value(evaluation: Record, split: str, metric: str) -> float:
-    """Return what judges a round; on validation domains with groups, as in WILDS, all samples together."""
+    """Return what ranks a round; on validation domains with groups, as in WILDS, of all samples."""
     if split == VALIDATION_DOMAIN:
         for score in evaluation.get("groups", ()):
             if score["split"] == split and score["group"] is None:

@@ -1,4 +1,4 @@
-"""Build a network by name: ours by registry, every other through timm."""
+"""Build a network by name: from the registry, or else through timm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unseen.seeding import global_torch_seed
 
 @dataclass(frozen=True)
 class InputSpec:
-    """What a network must fit: the shape of one input and how many numbers it predicts."""
+    """Requirements on a network: the shape of one input and the number of outputs."""
 
     input_shape: tuple[int, ...]
     outputs: int
@@ -26,7 +26,7 @@ class InputSpec:
         return len(self.input_shape) == 3
 
     def image_shape(self, model: str, *, smallest: int = 1) -> tuple[int, int, int]:
-        """Return (channels, height, width), or say why `model` cannot take these inputs."""
+        """Return (channels, height, width), or refuse inputs that `model` cannot take."""
         if not self.is_image:
             raise UsageError(
                 f"model {model!r} works on images, this data has rows of {self.input_shape[0]} columns: "
@@ -45,7 +45,7 @@ class InputSpec:
 class ModelEntry:
     """A network that users can name.
 
-    parameters  how many it has for 10 classes and inputs of the shape `reference`; a test counts them
+    parameters  number of parameters for 10 classes and inputs of the shape `reference`; a test counts them
     """
 
     make: Callable[[InputSpec], Network]
@@ -71,10 +71,10 @@ MODELS: Registry[ModelEntry] = Registry(
 
 
 def build_model(name: str, spec: InputSpec, *, seed: int, weights: Path | None = None) -> Network:
-    """Make the named network with seeded initial weights, then load a weights file if one is given.
+    """Build the named network with seeded initial weights, then load a weights file if one is given.
 
-    What a user should know of the loading (a head left out, say) is in the network's `notes`. A name that
-    ends in `+groupnorm` is the network with group norm in the place of its batch norm.
+    What a user should know about the loading (such as a head left out) is in the network's `notes`. A name
+    that ends in `+groupnorm` is the network with group norm instead of batch norm.
     """
     from unseen.models.group_norm import GROUP_NORM, replace_batch_norm
     from unseen.models.pretrained import load_weights

@@ -1,8 +1,8 @@
-"""A model's state as one contiguous vector, and the layout that says which tensor is where in it.
+"""A model's state as one contiguous vector, and the layout of the tensors in it.
 
 Parameters and float buffers of the module are views of the vector, so loading a model, an optimizer step and
 sending an update are operations on one array. Parameters come first, then float buffers (batch-norm
-statistics), then integer buffers (batch counters, held as whole floats). Weights of convolutions are stored
+statistics), then integer buffers (batch counters, stored as whole floats). Weights of convolutions are stored
 channels last, the order in which CPUs convolve fastest, except in a `BlockedStage`.
 """
 
@@ -22,11 +22,11 @@ from unseen.errors import UnseenError
 from unseen.models.mkldnn import BlockedStage
 
 LARGEST_EXACT_INTEGER = 2**24
-"""Up to here a float32 holds every whole number."""
+"""Up to here float32 represents every integer exactly."""
 
 
 class Kind(StrEnum):
-    """What a tensor of the state is; each kind has its own policy when clients are merged."""
+    """Kind of a tensor of the state; each has its own policy when clients are merged."""
 
     PARAMETER = "parameter"
     FLOAT_BUFFER = "float buffer"
@@ -50,7 +50,7 @@ class Entry:
         return slice(self.start, self.stop)
 
     def view(self, vector: Tensor) -> Tensor:
-        """The tensor as a view of a flat vector."""
+        """Return the tensor as a view of a flat vector."""
         part = vector[self.start : self.stop]
         if self.channels_last:
             out, inner, height, width = self.shape
@@ -60,7 +60,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Layout:
-    """Names, shapes, kinds and places of all tensors of a state.
+    """Names, shapes, kinds and positions of all tensors of a state.
 
     A tensor that a module uses under several names is in the vector once, under the first of them;
     `aliases` pairs every further name with that one.
@@ -96,7 +96,7 @@ class Layout:
         return self.entries[-1].stop if self.entries else 0
 
     def extent(self, kind: Kind) -> slice:
-        """The part of the vector that holds tensors of one kind."""
+        """Return the part of the vector with the tensors of one kind."""
         places = [entry.slice for entry in self.entries if entry.kind is kind]
         if not places:
             return slice(0, 0)
@@ -104,7 +104,7 @@ class Layout:
 
     @property
     def digest(self) -> str:
-        """Identify the layout, so that two sites can tell whether they speak of the same model."""
+        """Identify the layout, so that two sites can check whether they use the same model."""
         text = repr(
             [(entry.name, entry.shape, str(entry.kind), entry.channels_last) for entry in self.entries]
         )
@@ -140,7 +140,7 @@ def _require_float32(name: str, tensor: Tensor) -> Tensor:
     if tensor.dtype is not torch.float32:
         seen = str(tensor.dtype).removeprefix("torch.")
         raise UnseenError(
-            f"the model's tensor {name!r} is {seen}; a flat state holds float32: call .float() on the model"
+            f"the model's tensor {name!r} is {seen}; a flat state is float32: call .float() on the model"
         )
     return tensor
 
@@ -156,9 +156,9 @@ class FlatState:
     `zero_grad()`, which would cut the binding. Frozen parameters (`requires_grad` False) are in
     `parameters` too; their gradient stays zero.
 
-    Bind a module after moving it to its device. `storage` is the vector to bind to (shared memory, say):
-    it takes on the module's state. A deep copy of a bound module owns its tensors and is bound to
-    nothing: bind it anew. A deep copy of the FlatState is bound to its own copy of the module.
+    Bind a module after moving it to its device. `storage` is the vector to bind to (such as shared memory):
+    the module's state is copied to it. A deep copy of a bound module owns its tensors and is bound to
+    nothing: bind it again. A deep copy of the FlatState is bound to its own copy of the module.
     """
 
     def __init__(self, module: nn.Module, *, storage: Tensor | None = None) -> None:
@@ -174,7 +174,7 @@ class FlatState:
         self._collect_integers()
 
     def load(self, vector: Tensor) -> None:
-        """Give the module the state in `vector`."""
+        """Load the state in `vector` into the module."""
         if vector.shape != self.vector.shape:
             raise ValueError(
                 f"state of length {vector.numel()} does not fit a model of length {len(self.vector)}"
@@ -184,7 +184,7 @@ class FlatState:
             buffer.copy_(entry.view(self.vector).round())
 
     def read(self) -> Tensor:
-        """Return a copy of the module's present state."""
+        """Return a copy of the module's current state."""
         self._collect_integers()
         return self.vector.clone()
 

@@ -1,7 +1,7 @@
 """Group norm instead of batch norm: each sample is normalized by itself, without running statistics.
 
-Differential privacy needs it: batch norm lets every sample of a batch into the gradient of every other, and
-its running statistics are numbers about samples that get no noise.
+Differential privacy needs it: with batch norm, every sample of a batch affects the gradient of every other,
+and its running statistics are values computed from samples that get no noise.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from unseen.errors import UsageError
 from unseen.models.network import Network
 
 GROUP_NORM = "+groupnorm"
-"""Behind a network's name: the same network with group norm."""
+"""Suffix of a network's name: the same network with group norm."""
 _MOST_GROUPS = 32
 """As many groups as the paper (Wu and He 2018) uses, or the most that divide the channels evenly."""
 
 
 def replace_batch_norm(network: Network, *, name: str) -> None:
-    """Put group norm in the place of every batch norm; scales and shifts are kept."""
+    """Replace every batch norm with group norm; scales and shifts are kept."""
     places = [(path, layer) for path, layer in network.named_modules() if isinstance(layer, _BatchNorm)]
     if not places:
         raise UsageError(f"model {name!r} has no batch norm to replace: leave {GROUP_NORM!r} out")
@@ -33,7 +33,7 @@ def replace_batch_norm(network: Network, *, name: str) -> None:
 
 
 def _group_norm_like(layer: _BatchNorm) -> nn.Module:
-    """Group norm with the layer's scale and shift, and the activation that some of timm's layers hold."""
+    """Group norm with the layer's scale and shift, and the activation that some of timm's layers include."""
     groups = math.gcd(_MOST_GROUPS, layer.num_features)
     made = nn.GroupNorm(groups, layer.num_features, eps=layer.eps, affine=layer.affine)
     if layer.affine:

@@ -1,4 +1,4 @@
-"""A small vision transformer for small images: the quick member of MDFL's transformer family."""
+"""A small vision transformer for small images: the fast member of MDFL's transformer family."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Block(nn.Module):
 class MiniViT(Network):
     """Patches, learned positions, a few blocks; the feature is the mean token.
 
-    Patches are 4x4 pixels, 2x2 up to images of 16; sides that are no multiple are filled up with
-    zeros at the right and bottom. Taps are the outputs of the last three blocks as maps.
+    Patches are 4x4 pixels, 2x2 up to images of 16; other sides are padded with zeros at the right and bottom.
+    Taps are the outputs of the last three blocks as maps.
     """
 
     def __init__(self, spec: InputSpec) -> None:
@@ -57,7 +57,7 @@ class MiniViT(Network):
         self.tap_names = tuple(f"blocks.{number}" for number in range(_DEPTH - 3, _DEPTH))
 
     def extract(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return the mean token of the last block and, if asked for, the block outputs as maps."""
+        """Return the mean token of the last block and, if requested, the block outputs as maps."""
         maps = self.patches(functional.pad(inputs, self.filling) if any(self.filling) else inputs)
         tokens = maps.flatten(2).transpose(1, 2) + self.positions
         kept = []

@@ -1,8 +1,8 @@
-"""Feature maps in the blocks of channels that processors compute fastest in (oneDNN's own layout).
+"""Feature maps in blocks of channels, oneDNN's own layout, in which CPUs compute fastest.
 
 Maps that stay in blocks from one convolution to the next make the pooling and the ReLU between them cheap.
-Such tensors know first derivatives only, and neither vmap nor export takes them, so maps are in blocks only
-where a caller says so: plain training steps and evaluation do.
+Such tensors support first derivatives only, and neither vmap nor export, so maps are in blocks only where a
+caller allows it: in plain training steps and evaluation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def blocked_maps(wanted: bool = True) -> Iterator[None]:
 
 
 def in_blocks(maps: Tensor) -> Tensor:
-    """Bring maps into blocks where that is allowed and possible; leave them as they are elsewhere."""
+    """Convert maps to blocks where that is allowed and possible; else return them unchanged."""
     if torch.compiler.is_compiling() or not _WANTED.get() or maps.is_mkldnn:
         return maps
     if maps.device.type != "cpu" or maps.dtype != torch.float32 or not _available():
@@ -39,9 +39,9 @@ def in_blocks(maps: Tensor) -> Tensor:
 class BlockedStage(nn.Sequential):
     """Convolutions, max pools and ReLUs that run faster on maps in blocks.
 
-    What comes out may be in blocks (see `dense`), unless the stage is the last of its kind: then its ReLUs
-    run on ordinary maps, which is faster. In a flat state its weights are in their own order, from which
-    blocks are made faster than from channels last.
+    The output may be in blocks (see `dense`), unless the stage is the last of its kind: then its ReLUs
+    run on ordinary maps, which is faster. In a flat state its weights keep their default order, from which
+    conversion to blocks is faster than from channels last.
     """
 
     def __init__(self, *layers: nn.Module, last: bool = False) -> None:
@@ -57,7 +57,7 @@ class BlockedStage(nn.Sequential):
 
 
 def dense(maps: Tensor) -> Tensor:
-    """Bring maps back into an ordinary tensor."""
+    """Convert maps back to an ordinary tensor."""
     return maps.to_dense() if maps.is_mkldnn else maps
 
 

@@ -1,4 +1,4 @@
-"""The one interface of all networks: logits, features, taps on inner layers, a replaceable head."""
+"""The common interface of all networks: logits, features, taps on inner layers, a replaceable head."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from unseen.seeding import global_torch_seed
 
 
 class Output(NamedTuple):
-    """Everything a method may want of one forward pass.
+    """Result of one forward pass.
 
-    taps holds the inner feature maps named by `Network.tap_names`, in that order.
+    taps  the inner feature maps named by `Network.tap_names`, in that order
     """
 
     logits: Tensor
@@ -24,10 +24,10 @@ class Output(NamedTuple):
 class Network(nn.Module):
     """A feature extractor with taps, followed by a linear head.
 
-    Subclasses define `extract`. `pixel_mean` and `pixel_std` say how images scaled to [0, 1] are
-    normalised before they come in: one value for all channels or one for each; both are recorded with
-    the model. `head_alias` is what weights files of other makers call the head; `notes` says what a
-    user should know of how the network was made.
+    Subclasses define `extract`. `pixel_mean` and `pixel_std` normalize images in [0, 1] before they are
+    passed in: one value for all channels or one for each; both are recorded with the model. `head_alias` is
+    the name of the head in weights files from elsewhere; `notes` are what a user should know about how the
+    network was built.
     """
 
     model_name: str = "network"
@@ -39,7 +39,7 @@ class Network(nn.Module):
     head: nn.Linear
 
     def extract(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return features (n x feature_size) and, if asked for, the tapped inner maps."""
+        """Return features (n x feature_size) and, if requested, the tapped inner maps."""
         raise NotImplementedError
 
     @property
@@ -63,10 +63,10 @@ class Network(nn.Module):
 
     @staticmethod
     def import_libraries() -> None:
-        """Import what unpickling a network of this class needs, where a plain import would not do."""
+        """Import what unpickling a network of this class needs, where a plain import is not enough."""
 
     def replace_head(self, outputs: int, *, seed: int = 0) -> None:
-        """Put a fresh linear layer with that many outputs on the extractor, seeded by name."""
+        """Replace the head with a new linear layer with that many outputs, seeded by name."""
         with global_torch_seed(seed, "replaced head", self.model_name, outputs):
             fresh = nn.Linear(self.feature_size, outputs)
         self.head = fresh.to(self.head.weight.device)

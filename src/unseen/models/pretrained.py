@@ -18,7 +18,7 @@ from unseen.models.group_norm import GROUP_NORM
 from unseen.models.network import Network
 
 IMAGENET = "imagenet"
-"""In the place of a file of weights: the network's ImageNet weights below the data root."""
+"""Used instead of a weights file: the network's ImageNet weights below the data root."""
 _FILES = ("{}_imagenet_features", "{}_imagenet", "{}")
 _SUFFIXES = (".safetensors", ".pth", ".pt")
 _FOLDER = "weights"
@@ -34,12 +34,12 @@ def find_weights(model: str, root: Path | None) -> Path | None:
 
 
 def weights_place(model: str) -> str:
-    """Where a network's weights are looked for first."""
+    """Return the path where a network's weights are searched first."""
     return f"{_FOLDER}/{_FILES[1].format(model)}{_SUFFIXES[0]}"
 
 
 def find_weights_file(weights: str | None, model: str, root: Path | None) -> Path | None:
-    """Turn what the user named, a file or `imagenet`, into a file; None = start at random."""
+    """Resolve a file name or `imagenet` to a file; None = random initialization."""
     if weights is None:
         return None
     if weights != IMAGENET:
@@ -56,11 +56,11 @@ _HEAD = ("head.weight", "head.bias")
 
 @dataclass(frozen=True)
 class WeightsReport:
-    """What was taken from a weights file.
+    """Result of loading a weights file.
 
-    loaded   names of the network's tensors that now hold the file's values
-    head     why the head kept its fresh weights; empty if it was loaded
-    adapted  what had to be changed to fit, a sentence each
+    loaded   names of the network's tensors that were loaded from the file
+    head     why the head kept its initial weights; empty if it was loaded
+    adapted  what had to be changed to fit, one sentence each
     """
 
     path: Path
@@ -74,18 +74,18 @@ class WeightsReport:
         return not self.head
 
     def notes(self) -> tuple[str, ...]:
-        """Say in sentences what a user should know."""
+        """List what a user should know, one sentence each."""
         first = f"{len(self.loaded)} tensors loaded from {self.path.name}"
         return (first, *self.adapted, *([f"the head starts fresh: {self.head}"] if self.head else []))
 
 
 def load_weights(network: Network, path: Path) -> WeightsReport:
-    """Give a network the weights in a file (.safetensors, or .pt/.pth with plain tensors).
+    """Load weights from a file (.safetensors, or .pt/.pth with plain tensors) into a network.
 
-    The head may be missing or made for another number of classes: it then keeps its fresh weights.
-    A grey network takes a file for colour images: the first convolution's weights are summed over
-    colours, which is what a grey image shown in three equal channels would have met. The positions
-    of a vision transformer are interpolated to another image size.
+    The head may be missing or made for another number of classes: it then keeps its initial weights.
+    A grey network accepts a file for colour images: the first convolution's weights are summed over colours,
+    which is equivalent to a grey image in three equal channels. The positions of a vision transformer are
+    interpolated to another image size.
     """
     found = {_our_name(name, network): tensor for name, tensor in read_tensors(path).items()}
     state = network.state_dict()
@@ -110,7 +110,7 @@ def _our_name(name: str, network: Network) -> str:
 
 
 def _must_be_given(name: str, state: dict[str, Tensor], found: dict[str, Tensor]) -> bool:
-    """Files may lack whole-number tensors: batch counters that no prediction depends on."""
+    """Check whether a tensor is required; files may lack batch counters, which predictions do not depend on."""
     return name in found or state[name].is_floating_point()
 
 
@@ -187,7 +187,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         tensors = _read_torch(path)
     else:
         raise UnseenError(
-            f"{path} is a weights file of unknown kind; expected .safetensors, {', '.join(_TORCH_SUFFIXES)}"
+            f"{path} is a weights file of unknown type; expected .safetensors, {', '.join(_TORCH_SUFFIXES)}"
         )
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
@@ -203,14 +203,14 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         return dict(load_file(path))
     except (SafetensorError, OSError) as error:
         raise UnseenError(
-            f"{path} is not a readable safetensors file ({_first_line(error)}); get the file anew"
+            f"{path} is not a readable safetensors file ({_first_line(error)}); get the file again"
         ) from error
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # garbage makes the unpickler fail in any way at all
+    except Exception as error:  # on garbage the unpickler can fail with any exception
         raise UnseenError(
             f"{path} is not a torch file of plain tensors ({_first_line(error)}); save a state_dict, "
             "best as .safetensors"

@@ -1,7 +1,7 @@
 """Small networks of the papers: convolutional ones for small images, an MLP for tables.
 
-ReLUs come after max pools: the same function at a quarter of the work. Where MDFL says that it
-adds adaptive average pooling, the pool brings larger images to the map the cited network has at 28x28.
+ReLUs come after max pools: the same function at a quarter of the work. Where MDFL states that it adds
+adaptive average pooling, the pool reduces larger images to the map that the cited network has at 28x28.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from unseen.models.mkldnn import BlockedStage
 from unseen.models.network import StagedNetwork
 
 _PADDED_BELOW = 20
-"""Images smaller than this are padded at 5x5 convolutions, or nothing would be left of them."""
+"""Images smaller than this are padded at 5x5 convolutions, or their maps would be empty."""
 
 
 _MNIST_PIXELS = ((0.1307,), (0.3081,))
@@ -27,9 +27,9 @@ _CONVOLUTIONS = ("conv1", "conv2")
 def mnist_cnn(spec: InputSpec) -> StagedNetwork:
     """Two 5x5 convolutions (32, 64) with pooling and two linear layers: the default for small images.
 
-    CSAC says of its MNIST CNN only "two convolution and two fully connected layers"; widths are those of
-    the network it cites for Rotated MNIST (Ghifary et al. 2015), with a hidden layer of 100. What its code
-    names is `lenet_dropout`.
+    CSAC describes its MNIST CNN only as "two convolution and two fully connected layers"; widths are those of
+    the network it cites for Rotated MNIST (Ghifary et al. 2015), with a hidden layer of 100. The network in
+    its code is `lenet_dropout`.
     """
     channels, height, width = spec.image_shape("mnist-cnn", smallest=4)
     padding = _padding(height, width)
@@ -45,7 +45,7 @@ def mnist_cnn(spec: InputSpec) -> StagedNetwork:
 
 
 def lenet_dropout(spec: InputSpec) -> StagedNetwork:
-    """LeNet of 20 and 50 maps with 500 hidden units and dropout: what CSAC's code names for digits.
+    """LeNet of 20 and 50 maps with 500 hidden units and dropout: the network of CSAC's code for digits.
 
     Its full network makes an exception for a class LeNet, which is not released with it. The code is built
     on the Transfer-Learning-Library, whose LeNet for digits has these two convolutions and two fully
@@ -71,7 +71,7 @@ def lenet_dropout(spec: InputSpec) -> StagedNetwork:
 def lenet(spec: InputSpec) -> StagedNetwork:
     """LeNet-5 (LeCun et al. 1998) with max pooling and ReLU in place of its squashing layers.
 
-    PPDG names LeNet for Rotated MNIST and says no more. The first convolution is padded, so that a
+    PPDG names LeNet for Rotated MNIST without details. The first convolution is padded, so that a
     28x28 image has the maps of the 32x32 ones LeNet-5 was made for.
     """
     channels, height, width = spec.image_shape("lenet", smallest=4)
@@ -89,7 +89,7 @@ def lenet(spec: InputSpec) -> StagedNetwork:
 def lenet_1(spec: InputSpec) -> StagedNetwork:
     """LeNet-1: 5x5 convolutions of 4 and 12 maps, tanh, average pooling, one linear layer.
 
-    MDFL names LeNet-1 (its reference 39 retells LeCun et al.) with adaptive average pooling, here to
+    MDFL names LeNet-1 (its reference 39 follows LeCun et al.) with adaptive average pooling, here to
     the 4x4 maps that LeNet-1 has at 28x28.
     """
     channels, height, width = spec.image_shape("lenet-1", smallest=4)
@@ -124,7 +124,7 @@ def custom_net(spec: InputSpec) -> StagedNetwork:
     """MDFL's CustomNet: CNN-2 with a max pool in front of the activation of each convolution.
 
     The paper says "an additional maxpool layer before each activation layer" and gives no sizes:
-    all others are those of CNN-2. The adaptive pool brings maps to the 5x5 they have at 28x28.
+    all others are those of CNN-2. The adaptive pool reduces maps to the 5x5 they have at 28x28.
     """
     channels, height, width = spec.image_shape("customnet", smallest=10)
     rows, columns = (min(5, ((side - 2) // 2 - 2) // 2) for side in (height, width))
@@ -146,7 +146,7 @@ def _padding(height: int, width: int) -> int:
 
 
 def _halve(side: int, padding: int) -> int:
-    """Side of a map behind a 5x5 convolution with that padding and a 2x2 pool."""
+    """Compute the side of a map after a 5x5 convolution with that padding and a 2x2 pool."""
     return (side + 2 * padding - 4) // 2
 
 

@@ -1,6 +1,6 @@
 """Well-known networks: AlexNet from torchvision, every other from timm. Nothing is ever downloaded.
 
-The libraries are imported when such a network is made, not before. Pretrained weights come from a file
+The libraries are imported only when such a network is built. Pretrained weights come from a file
 the user names (see `weights`); the names of their tensors are kept behind the prefix `body.`.
 """
 
@@ -22,11 +22,11 @@ from unseen.models.torchvision_compat import import_timm, import_torchvision
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _PATCHES = (16, 8, 4, 2)
 _FEWEST_PATCHES = 7
-"""A vision transformer gets the largest patches that still cut each side into this many."""
+"""A vision transformer gets the largest patches that still divide each side into this many."""
 
 
 def make_timm(name: str, spec: InputSpec, *, known_as: str | None = None) -> TimmNetwork:
-    """Make a network by its timm name, for images of the given shape."""
+    """Build a network by its timm name, for images of the given shape."""
     shown = known_as or name
     if find_spec("timm") is None and get_close_matches(shown, list(MODELS)) and shown not in MODELS:
         raise unknown_name("model", shown, MODELS)
@@ -48,7 +48,7 @@ def make_timm(name: str, spec: InputSpec, *, known_as: str | None = None) -> Tim
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UsageError(
             f"model {shown!r} cannot take images of {height}x{width} with {channels} channels ({reason}): "
-            "use another --image-size (64 or 224, say) or another --model"
+            "use another --image-size (such as 64 or 224) or another --model"
         ) from error
     return network
 
@@ -56,7 +56,7 @@ def make_timm(name: str, spec: InputSpec, *, known_as: str | None = None) -> Tim
 class AlexNet(Network):
     """AlexNet as torchvision builds it; the feature is its last hidden layer (4096).
 
-    Taps are the outputs of the last three convolutions, behind their ReLUs.
+    Taps are the outputs of the last three convolutions, after their ReLUs.
     """
 
     tap_names = ("features.6", "features.8", "features.10")
@@ -119,11 +119,11 @@ _TAPS = 3
 
 
 class TimmNetwork(Network):
-    """Wraps a timm model that was made without classifier (`num_classes=0`).
+    """Wraps a timm model that was built without classifier (`num_classes=0`).
 
     Taps are the last three levels that timm itself names as features: stages of a convolutional
-    network, blocks of a transformer (as maps without the class token). A model that cannot give
-    them as maps has none.
+    network, blocks of a transformer (as maps without the class token). A model that does not provide them as
+    maps has none.
     """
 
     def __init__(self, body: Any, *, outputs: int, channels: int) -> None:
@@ -138,11 +138,11 @@ class TimmNetwork(Network):
 
     @staticmethod
     def import_libraries() -> None:
-        """Import timm the way that works with every torch."""
+        """Import timm in a way that works with every torch."""
         import_timm("a model of the zoo")
 
     def extract(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return timm's pre-classifier features and, if asked for, the tapped maps."""
+        """Return timm's pre-classifier features and, if requested, the tapped maps."""
         kept: list[Tensor] = []
         if not (taps and self.tap_names):
             final = self.body.forward_features(inputs)
@@ -154,7 +154,7 @@ class TimmNetwork(Network):
         return cast(Tensor, features.flatten(1)), tuple(kept)
 
     def _extract_watching(self, inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Catch the outputs of the tapped modules as they pass."""
+        """Record the outputs of the tapped modules."""
         kept: list[Tensor] = []
         watches = [
             self.body.get_submodule(name).register_forward_hook(
@@ -169,7 +169,7 @@ class TimmNetwork(Network):
                 watch.remove()
 
     def try_out(self, shape: tuple[int, int, int]) -> None:
-        """Run one blank image through: a size the body cannot take shows now, and whether there are maps."""
+        """Run one blank image, which shows whether the body can take this size and whether there are maps."""
         training = self.training
         blank = torch.zeros(1, *shape)
         self.eval()

@@ -1,8 +1,8 @@
 """Make torchvision (and so timm) importable where its compiled operators do not load.
 
-A torchvision built for CUDA next to a CPU torch fails at import because the operators it wants to
-describe do not exist. Declaring the two of them first is enough for models and transforms; the
-detection operators themselves stay unusable, and nothing here needs them.
+A torchvision built for CUDA next to a CPU torch fails at import because the operators it refers to do not
+exist. Declaring the two of them first is enough for models and transforms; the detection operators themselves
+stay unusable, and nothing here needs them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SCHEMAS = {
     "qnms": "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 }
 _declared: list[torch.library.Library] = []
-"""Holds the declarations: they vanish with their last reference."""
+"""Keeps the declarations, which are removed with their last reference."""
 
 
 def import_torchvision(purpose: str) -> ModuleType:
@@ -50,7 +50,7 @@ def _import(name: str) -> ModuleType:
         reason = str(error).splitlines()[0]
         raise UnseenError(
             f"{name} is installed but does not import with torch {torch.__version__} ({reason}): "
-            "install the versions that belong together with pip install 'unseen[zoo]'"
+            "install matching versions with pip install 'unseen[zoo]'"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""For people who only want the model: load it, predict with it, export it."""
+"""Use of a trained model: load it, predict with it, export it."""
 
 from unseen.serving.export import Exported, export_model
 from unseen.serving.predict import Prediction, predict, predict_folder, predict_table

@@ -1,7 +1,6 @@
-"""A trained model for other programs: ONNX with all arithmetic inside, or the bare weights.
+"""Export of a trained model for other programs: ONNX with all arithmetic included, or the weights only.
 
-Next to either is a JSON file of the same name with what a program must know to use it: inputs, outputs and
-their meaning.
+A JSON file of the same name next to it describes how to use it: inputs, outputs and their meaning.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ class Exported:
 
 
 def export_model(run: Path, *, to: str = "onnx", out: Path | None = None) -> Exported:
-    """Export the model of a run folder or model file; ONNX is run and compared before it takes its place."""
+    """Export the model of a run folder or model file; ONNX is run and compared before the file is written."""
     if to not in FORMATS:
         raise unknown_name("export format", to, FORMATS)
     source = model_file(run)

@@ -1,4 +1,4 @@
-"""The images that a user wants predictions for: found in any layout, read as the model takes them."""
+"""Images to predict for: found in any layout, read as the model expects them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unseen.serving.saved_model import ModelCard
 
 
 class FoundImages(NamedTuple):
-    """Images below a folder, by their names there, and how many other files were passed over."""
+    """Images below a folder, by their names there, and the number of other files, which are skipped."""
 
     folder: Path
     names: tuple[str, ...]
@@ -27,7 +27,7 @@ class FoundImages(NamedTuple):
 
 
 def find_images(path: Path) -> FoundImages:
-    """List one image or all images at any depth, sorted; hidden files and folders are passed over."""
+    """List one image or all images at any depth, sorted; hidden files and folders are skipped."""
     if path.is_file():
         if path.suffix.lower() in TABLE_SUFFIXES:
             raise UsageError(f"{path} is a table, but the model was trained on images: give images")
@@ -71,12 +71,12 @@ def read_image(path: Path, *, size: int, channels: int) -> Pixels:
 
 
 def as_batch(images: Sequence[Pixels]) -> Tensor:
-    """Lay images out as networks take them: uint8, n x channels x height x width, stored channels last."""
+    """Stack images as networks expect them: uint8, n x channels x height x width, stored channels last."""
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
 
 
 def _walk(top: Path) -> list[tuple[Path, list[str]]]:
-    """List all visible folders below, links to folders too, each place once."""
+    """List all visible folders below, links to folders too, each folder once."""
     found: list[tuple[Path, list[str]]] = []
     seen: set[str] = set()
     for folder, folders, files in os.walk(top, followlinks=True, onerror=_refuse):

@@ -33,7 +33,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 class ServedNetwork(nn.Module):
-    """The network with its preparation in front and what users want behind.
+    """The network with preprocessing in front and postprocessing behind.
 
     The arithmetic is that of `Normalize`: one multiply-add per pixel.
     """
@@ -100,7 +100,7 @@ def write_graph(saved: SavedModel, file: Path, *, header: str) -> None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep the exporter's chatter off the screen."""
+    """Silence the exporter's output."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     nowhere = io.StringIO()
@@ -116,7 +116,7 @@ INVENTED = 16
 
 
 def example_inputs(saved: SavedModel, folder: Path) -> tuple[Tensor, str]:
-    """Inputs to compare on and what they are: held-out images that the run recorded, else invented ones."""
+    """Return inputs to compare on and their description: held-out images of the run, or random ones."""
     recorded = _recorded_images(RunFolder(folder).records, saved.card)
     if recorded:
         return as_batch(recorded), f"{len(recorded)} held-out images"
@@ -151,7 +151,7 @@ def _expected(saved: SavedModel, inputs: Tensor) -> tuple[Tensor, ...]:
 
 
 def _recorded_images(records: Path, card: ModelCard) -> list[Pixels]:
-    """Read the example images of the report from a run's records; none where there are none that fit."""
+    """Read the example images of the report from a run's records; none if none fit."""
     try:
         final = [record for record in read_records(records) if record.get("event") == "final"]
         encoded = [example["png"] for example in final[-1]["examples"]]

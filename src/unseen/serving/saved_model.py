@@ -1,4 +1,4 @@
-"""A trained model as one self-describing file: weights, and a header with all that is needed to use them."""
+"""A trained model as one self-describing file: weights, and a header with everything needed to use them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _HEADER = "unseen"
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a user of the weights has to know.
+    """Metadata needed to use the weights.
 
-    encoding  how rows of a table become inputs (None for images)
+    encoding  how rows of a table are encoded as inputs (None for images)
     sources   the domains that the model was trained on
-    measured  whether its images are measured values, float32 and normalised already, in place of bytes
+    measured  whether its images are measured values, float32 and already normalized, instead of bytes
     """
 
     model: str
@@ -50,7 +50,7 @@ class ModelCard:
 
     @property
     def task_type(self) -> Task:
-        """The task itself, which `task` names."""
+        """The task object that `task` names."""
         return TASKS[self.task]
 
     @property
@@ -60,7 +60,7 @@ class ModelCard:
 
     @property
     def target_scale(self) -> tuple[float, float]:
-        """Mean and std that regression targets were standardised with; 0 and 1 if they were not."""
+        """Mean and std that regression targets were standardized with; 0 and 1 if they were not."""
         encoding = self.encoding or {}
         return float(encoding.get("target_mean", 0.0)), float(encoding.get("target_std", 1.0))
 
@@ -116,7 +116,7 @@ def _read(file: Path) -> tuple[ModelCard, dict[str, Tensor]]:
         with safe_open(file, framework="pt") as opened:
             header = (opened.metadata() or {}).get(_HEADER)
             if header is None:
-                raise UnseenError(f"{file} has weights but does not say what they are for; {expected}")
+                raise UnseenError(f"{file} has weights but no description of their use; {expected}")
             facts = json.loads(header)
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
         listed: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """Local training of one client: what it may read, the training loop, and what it may send.
 
-A method's client half gets a `ClientWork` and returns an `Update`. Nothing else of the client's world
-is reachable from there: no other client, no held-out domain, no file, no screen.
+A method's client half gets a `ClientWork` and returns an `Update`. Nothing else is accessible from there: no
+other client, no held-out domain, no file, no screen.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from unseen.training.preprocessing import PREPARED_AT_ONCE, Preprocessor, batch_
 Loss = Callable[[Batch], Tensor]
 AdjustGradient = Callable[[Tensor, Tensor], None]
 Draw = Callable[..., Iterator[Tensor]]
-"""Draws the positions of one epoch's batches; called like `batch_positions`."""
+"""Function that draws the positions of one epoch's batches; called like `batch_positions`."""
 Differentiate = Callable[[Loss, Batch], Tensor]
-"""Puts the gradient of a loss on a batch into the flat gradient and returns the loss."""
+"""Function that writes the gradient of a loss on a batch to the flat gradient and returns the loss."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """Result of a client's local work, sent to the server.
+    """Result of a client's local training, sent to the server.
 
     weights      its whole state as a flat vector
-    samples      how many training samples it holds
-    steps        how many optimizer steps it took
-    seen         how many samples went through training, repetitions counted
+    samples      number of its training samples
+    steps        number of optimizer steps
+    seen         number of samples trained on, repetitions counted
     loss         mean training loss, for the progress line
     extras       whatever else the method sends; every key is declared in `Method.sends`
     diagnostics  numbers that show what the method did here, for the records
-    withheld     why the client keeps its update to itself; nothing else counts then
+    withheld     why the client does not send its update; all other fields are then ignored
     """
 
     weights: Tensor
@@ -65,11 +65,11 @@ class ClientWork:
 
     module, flat  the shared model, already loaded with the server's weights, and its flat view
     start         the server's weights as they arrived
-    received      what else the server sent with them
-    state         the client's state: kept from round to round, never sent
+    received      what the server sent in addition
+    state         the client's state: kept across rounds, never sent
     progress      called with the number of samples after every batch
     draw          how batches are drawn
-    differentiate how `fit` computes gradients in place of a backward pass; set by protections (DP-SGD)
+    differentiate how `fit` computes gradients instead of a backward pass; set by protections (DP-SGD)
     """
 
     client: str
@@ -92,7 +92,7 @@ class ClientWork:
     _loss_sum: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
 
     def generator(self, purpose: str) -> torch.Generator:
-        """Make the client's generator for a purpose in this round."""
+        """Create the client's generator for a purpose in this round."""
         return torch_generator(self.seed, purpose, self.client, self.round)
 
     def task_loss(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float | None = None) -> Tensor:
@@ -113,7 +113,7 @@ class ClientWork:
         """
         order, augment = self.generator(f"{purpose}: order"), self.generator(f"{purpose}: augmentation")
         plan, samples = plan or self.plan, self.train if samples is None else samples
-        # A protection's draws share a stream with its noise, so none of them may come ahead of its turn.
+        # A protection's draws share a stream with its noise, so none of them may be drawn ahead of its turn.
         at_once = PREPARED_AT_ONCE // plan.batch_size if self.draw is batch_positions else 1
         for _ in range(plan.epochs):
             positions = self.draw(
@@ -143,13 +143,13 @@ class ClientWork:
 
         plan             the client's own unless given
         samples          the client's training samples unless given
-        companions       modules that are trained along and stay on the client (bound to flat states)
+        companions       modules that are also trained and stay on the client (bound to flat states)
         adjust_gradient  called with the flat parameters and gradient of the shared module before every step,
                          to change the gradient in place (proximal terms, control variates)
         """
         if self.differentiate is not None and companions:
             raise UsageError(
-                "modules that are trained along (companions) would carry samples unprotected into the "
+                "modules that are also trained (companions) would carry samples unprotected into the "
                 "model's gradients; use another --method, or --protect none"
             )
         plan, differentiate = plan or self.plan, self.differentiate or self._backward
@@ -179,7 +179,7 @@ class ClientWork:
     def update(
         self, *, extras: dict[str, Tensor] | None = None, diagnostics: dict[str, Any] | None = None
     ) -> Update:
-        """Make the update: the module's current state and what is sent with it."""
+        """Create the update: the module's current state and what is sent with it."""
         return Update(
             weights=self.flat.read(),
             samples=len(self.train),
@@ -192,12 +192,12 @@ class ClientWork:
 
 
 def _all_finite(values: Tensor) -> bool:
-    """Whether all numbers are finite; a finite sum shows it in one pass, otherwise each is checked."""
+    """Check whether all numbers are finite; a finite sum shows it in one pass, otherwise each is checked."""
     return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
 
 
 def reason_to_reject(update: Update, size: int) -> str | None:
-    """Say why a server must set an update aside, or None if it is sound."""
+    """Explain why a server must reject an update; None if it is valid."""
     if update.weights.shape != (size,):
         return f"sent {tuple(update.weights.shape)} numbers where the model has {size}"
     if not math.isfinite(update.loss):

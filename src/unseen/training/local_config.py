@@ -13,9 +13,9 @@ from unseen.training.schedules import make_schedule
 
 @dataclass(frozen=True)
 class LocalTrainingConfig:
-    """Budget and optimizer of one client's local work in one round.
+    """Budget and optimizer of one client's local training in one round.
 
-    lr                 learning rate; the one of the round where `in_round` gave this configuration
+    lr                 learning rate; that of the round in a configuration from `in_round`
     momentum           of SGD; other optimizers ignore it
     optimizer          a name in `OPTIMIZERS`
     batches_per_epoch  None = every sample once per epoch; a number = that many batches, going through
@@ -54,7 +54,7 @@ class LocalTrainingConfig:
         make_schedule(self.schedule, self.schedule_settings)
 
     def in_round(self, round: int) -> LocalTrainingConfig:
-        """Give the configuration of a round: its learning rate is the schedule's."""
+        """Return the configuration of a round, with the schedule's learning rate."""
         factor = make_schedule(self.schedule, self.schedule_settings).factor(round, self.rounds)
         return self if factor == 1 else replace(self, lr=self.lr * factor)
 

@@ -2,7 +2,7 @@
 
 Any `torch.optim` class works that takes `lr` and `weight_decay`, updates every weight by itself and needs no
 closure: the flat parameters are one tensor to it, so a step is a few whole-vector operations and no loop over
-tensors. A layer-wise optimizer (LAMB, LARS, Muon) would see one single layer. A plugin adds one with a line:
+tensors. A layer-wise optimizer (LAMB, LARS, Muon) would see one single layer. A plugin adds one with one line:
 
     OPTIMIZERS.register("nadam")(Optimizer(torch.optim.NAdam, "Adam with Nesterov momentum"))
 """
@@ -30,7 +30,7 @@ class FlatOptimizer(Protocol):
     """Moves `parameters` along `gradient`, both flat and bound to a module."""
 
     def clear(self) -> None:
-        """Make the gradient ready for a backward pass, which adds to it."""
+        """Prepare the gradient for a backward pass, which adds to it."""
 
     def step(self) -> None:
         """Take one step."""
@@ -40,7 +40,7 @@ class FlatSGD:
     """Stochastic gradient descent with momentum and weight decay, equal to `torch.optim.SGD`.
 
     in_gradient  keep the momentum in the gradient itself, so that backward passes add to it: saves two
-                 passes over all numbers per step, where nobody else reads the gradient
+                 passes over all numbers per step, if nothing else reads the gradient
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class FlatSGD:
         self._velocity: Tensor | None = None
 
     def clear(self) -> None:
-        """Set the gradient to zero, or to what momentum leaves of it."""
+        """Set the gradient to zero, or to its momentum."""
         if self.in_gradient and self._velocity is not None:
             self.gradient.mul_(self.momentum)
         else:
@@ -101,8 +101,8 @@ class Optimizer:
     """Registry entry: a `torch.optim` class and how runs use it.
 
     options         keyword arguments besides `lr` and `weight_decay`, which every run gives
-    sums_gradients  whether a client's move is a fixed weighted sum of its gradients, as in SGD; methods that
-                    rely on it (FedNova, SCAFFOLD) refuse the others
+    sums_gradients  whether a client's update is a fixed weighted sum of its gradients, as in SGD; methods that
+                    rely on it (FedNova, SCAFFOLD) refuse other optimizers
     search          ranges of run options that a hyperparameter search draws from
     """
 
@@ -115,19 +115,19 @@ class Optimizer:
     def build(
         self, config: LocalTrainingConfig, parameters: Tensor, gradient: Tensor, *, in_gradient: bool
     ) -> FlatOptimizer:
-        """Make the optimizer for flat parameters; `in_gradient` as in `FlatSGD`, ignored by the others."""
+        """Create the optimizer for flat parameters; `in_gradient` as in `FlatSGD`, ignored by the others."""
         return FlatTorchOptimizer(
             self.kind, parameters, gradient, lr=config.lr, weight_decay=config.weight_decay, **self.options
         )
 
 
 class _SGD(Optimizer):
-    """SGD on its measured fast path, and with the run's momentum."""
+    """SGD in its fast implementation, with the run's momentum."""
 
     def build(
         self, config: LocalTrainingConfig, parameters: Tensor, gradient: Tensor, *, in_gradient: bool
     ) -> FlatOptimizer:
-        """Make `FlatSGD`."""
+        """Create `FlatSGD`."""
         return FlatSGD(
             parameters,
             gradient,
@@ -186,7 +186,7 @@ OPTIMIZERS.register("adagrad")(
 def make_optimizer(
     config: LocalTrainingConfig, parameters: Tensor, gradient: Tensor, *, in_gradient: bool = False
 ) -> FlatOptimizer:
-    """Make the optimizer that a configuration names; `in_gradient` as in `FlatSGD`."""
+    """Create the optimizer that a configuration names; `in_gradient` as in `FlatSGD`."""
     return OPTIMIZERS[config.optimizer].build(config, parameters, gradient, in_gradient=in_gradient)
 
 
@@ -204,6 +204,6 @@ def require_sums_of_gradients(config: LocalTrainingConfig, *, method: str) -> No
     if not OPTIMIZERS[config.optimizer].sums_gradients:
         fitting = [name for name in OPTIMIZERS if OPTIMIZERS[name].sums_gradients]
         raise UsageError(
-            f"{method} takes a client's move for a weighted sum of its gradients, which holds for "
+            f"{method} assumes that a client's update is a weighted sum of its gradients, which is true for "
             f"{' and '.join(fitting)} and not for {config.optimizer}; use --optimizer {fitting[-1]}"
         )

@@ -1,7 +1,7 @@
 """Per-sample gradients, clipped and summed: the arithmetic of DP-SGD.
 
-A loss is asked for one sample at a time (vectorised), so that nothing a method's loss does with a batch can
-let one sample into the gradient of another.
+The loss is computed for one sample at a time (vectorized), so that no sample can affect the gradient of
+another, whatever a method's loss does with a batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from unseen.models import FlatState
 
 Loss = Callable[[Batch], Tensor]
 _NUMBERS_AT_ONCE = 2**26
-"""How many gradient values are held at a time: a quarter of a gigabyte."""
+"""Number of gradient values in memory at a time: a quarter of a gigabyte."""
 
 
 class _LossOf(nn.Module):
@@ -37,10 +37,10 @@ class _LossOf(nn.Module):
 
 
 def sum_clipped_gradients(flat: FlatState, loss: Loss, batch: Batch, *, bound: float) -> Tensor:
-    """Put sum_i g_i min(1, bound / |g_i|) into the flat gradient; return the sum of the samples' losses.
+    """Write sum_i g_i min(1, bound / |g_i|) to the flat gradient; return the sum of the samples' losses.
 
     The norm runs over all trained parameters at once. An empty batch has the gradient 0, and so has a sample
-    whose own is not finite: it would tell of itself by spoiling the sum.
+    whose own is not finite, since a spoiled sum would reveal it.
     """
     flat.gradient.zero_()
     total = torch.zeros((), dtype=torch.float64)
@@ -71,7 +71,7 @@ def gradients_of_samples(module: nn.Module, loss: Loss, batch: Batch) -> tuple[d
         return cast(Tensor, functional_call(whole, parameters, (Batch(*sample),), tie_weights=True))
 
     every = vmap(grad_and_value(one), in_dims=(None, 0, 0, 0), randomness="different")
-    with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):  # no other kernel can be vectorised
+    with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):  # no other kernel can be vectorized
         warnings.filterwarnings("ignore", message="There is a performance drop")
         gradients, losses = every(trained, *batch)
     return {name.removeprefix(prefix): value for name, value in gradients.items()}, losses

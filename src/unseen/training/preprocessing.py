@@ -22,8 +22,8 @@ def batch_positions(
 ) -> Iterator[Tensor]:
     """Yield the positions of one epoch's batches in random order.
 
-    A last batch of a single sample joins the one before it, because batch norm cannot take it.
-    With `batches` given, exactly that many full batches come, through reshuffled data where it is short.
+    A last batch of a single sample is merged with the one before it, because batch norm cannot process it.
+    With `batches`, exactly that many full batches are drawn, from reshuffled data where it is short.
     """
     if batches is None:
         parts = list(torch.randperm(count, generator=generator).split(batch_size))
@@ -38,12 +38,12 @@ def batch_positions(
 
 _CPU = torch.device("cpu")
 PREPARED_AT_ONCE = 64
-"""How many samples are prepared together at most: more would push the network's data out of the cache."""
+"""Largest number of samples prepared together: more would evict the network's data from the cache."""
 
 
 @dataclass(frozen=True)
 class Preprocessor:
-    """Brings a raw batch to the device and into the form that networks take.
+    """Moves a raw batch to the device and converts it to network inputs.
 
     Augmentation happens only where a generator is given, that is in training.
     """
@@ -68,7 +68,7 @@ class Preprocessor:
     ) -> Iterator[Batch]:
         """Yield the prepared batches at these positions.
 
-        at_once  how many are prepared together, which saves calls; one where augmentation draws for each
+        at_once  number of batches prepared together, which saves calls; one where augmentation draws for each
         """
         together = 1 if self.augmentation != "none" else max(at_once, 1)
         while group := list(islice(positions, together)):
@@ -92,7 +92,7 @@ PRECISIONS = get_args(Precision)
 
 
 def autocast_to(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Let forward passes compute in `precision`: bfloat16 for products, float32 where it would hurt."""
+    """Run forward passes in `precision`: bfloat16 for products, float32 where accuracy requires it."""
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)

@@ -1,6 +1,6 @@
 """Learning-rate schedules over the rounds of a run: `--schedule NAME`.
 
-A schedule gives the factor of the learning rate in each round. It is constant within a round, so that
+A schedule returns the factor of the learning rate in each round. It is constant within a round, so that
 methods whose equations contain the learning rate (SCAFFOLD) stay exact. A plugin adds one with a class:
 
     @SCHEDULES.register("linear")
@@ -27,11 +27,11 @@ from unseen.registry import Registry
 
 @dataclass(frozen=True)
 class Schedule(Settings, ABC):
-    """Base of all schedules; its fields are the settings that `--set-schedule` takes."""
+    """Base class of all schedules; its fields are the settings that `--set-schedule` takes."""
 
     @abstractmethod
     def factor(self, round: int, rounds: int) -> float:
-        """Give the factor of the learning rate in a round, counted from 1, of a run of `rounds`."""
+        """Return the factor of the learning rate in a round, counted from 1, of a run of `rounds`."""
 
 
 SCHEDULES: Registry[type[Schedule]] = Registry(
@@ -45,7 +45,7 @@ class Constant(Schedule):
     """The same learning rate in all rounds."""
 
     def factor(self, round: int, rounds: int) -> float:
-        """Give 1."""
+        """Return 1."""
         return 1.0
 
 
@@ -60,7 +60,7 @@ class Cosine(Schedule):
         _require_fraction("final", self.final, zero=True)
 
     def factor(self, round: int, rounds: int) -> float:
-        """Give final + (1 - final) (1 + cos(pi t / T)) / 2 with t = round - 1 and T = rounds."""
+        """Return final + (1 - final) (1 + cos(pi t / T)) / 2 with t = round - 1 and T = rounds."""
         fallen = (1 + math.cos(math.pi * min((round - 1) / rounds, 1.0))) / 2
         return self.final + (1 - self.final) * fallen
 
@@ -76,7 +76,7 @@ class Exponential(Schedule):
         _require_fraction("gamma", self.gamma)
 
     def factor(self, round: int, rounds: int) -> float:
-        """Give gamma^(round - 1)."""
+        """Return gamma^(round - 1)."""
         return float(self.gamma ** (round - 1))
 
 
@@ -94,12 +94,12 @@ class Step(Schedule):
             raise UsageError(f"setting 'every' of the schedule must be at least 1, not {self.every}")
 
     def factor(self, round: int, rounds: int) -> float:
-        """Give gamma^floor((round - 1) / every)."""
+        """Return gamma^floor((round - 1) / every)."""
         return float(self.gamma ** ((round - 1) // self.every))
 
 
 def make_schedule(name: str, settings: Mapping[str, Any] | None = None) -> Schedule:
-    """Make a schedule by name with its settings checked."""
+    """Create a schedule by name with its settings checked."""
     return make_settings(SCHEDULES[name], settings or {}, owner=f"schedule {name!r}")
 
 
