@@ -252,8 +252,8 @@ def test_tables_are_refused_unless_nothing_is_mixed(make_experiment, make_tiny_d
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"window": 0.6}, "must lie in"),
-        ({"window": -0.1}, "must lie in"),
+        ({"window": 0.6}, "must be in"),
+        ({"window": -0.1}, "must be in"),
         ({"spectra": 0}, "at least 1"),
         ({"inner_lr": 0}, "above 0"),
     ],

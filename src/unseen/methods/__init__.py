@@ -1,6 +1,6 @@
 """One file or package per method: its settings, its client half, its server half, its paper.
 
-Every module in this folder is imported here, so a new file with a registered method is all it takes.
+Every module in this folder is imported here, so adding a method means adding one file that registers it.
 """
 
 import importlib

@@ -34,7 +34,7 @@ def frozen_copy(work: ClientWork, weights: Tensor) -> Network:
     """Copy the shared network with the state `weights`: evaluation mode, no gradients, separate tensors.
 
     Evaluation mode keeps batch-norm statistics as they are and draws nothing for dropout, so that a pass
-    through the copy leaves no trace in the model that is trained.
+    through the copy does not affect the model that is trained.
     """
     frozen = cast(Network, copy.deepcopy(work.module)).requires_grad_(False)
     FlatState(frozen).load(weights)
@@ -44,7 +44,7 @@ def frozen_copy(work: ClientWork, weights: Tensor) -> Network:
 class ExtendedNetwork(Network):
     """Network with one more layer between its extractor and its head, as in MOON and FedSR.
 
-    It is made of a copy of `network`, which stays as it is, and takes over its head unless another is given.
+    Built from a copy of `network`, which is not changed, with its head unless another is given.
     """
 
     def __init__(self, network: Network, layer: nn.Module, *, head: nn.Linear | None = None) -> None:
@@ -58,6 +58,6 @@ class ExtendedNetwork(Network):
         self.notes = network.notes
 
     def extract(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return the further features, and the taps of the network inside."""
+        """Return the features of the added layer, and the taps of the wrapped network."""
         features, kept = self.body.extract(inputs, taps=taps)
         return self.layer(features), kept

@@ -29,7 +29,7 @@ class AgrRand(Method[AgreementSettings]):
     needs_individual_updates = True
 
     def server(self, work: ServerWork) -> Tensor:
-        """Take AgrSum's step and add noise of the agreed entries' size where clients disagree."""
+        """Apply AgrSum's step and add noise of the agreed entries' size where clients disagree."""
         merged, agreement = agreed_step(work, reduction=self.settings.reduction)
         trained = work.updates.layout.extent(Kind.PARAMETER)
         agreed = int(agreement.agree.sum())

@@ -35,7 +35,7 @@ class AgreementSettings(Settings):
 class AgrSum(Method[AgreementSettings]):
     """Sum (here by default the mean) of g_k = w_k - w where all signs agree, 0 elsewhere.
 
-    Agreement is a matter of parameters; batch-norm statistics are averaged.
+    Agreement concerns parameters only; batch-norm statistics are averaged.
     """
 
     name = "agrsum"
@@ -51,7 +51,7 @@ class AgrSum(Method[AgreementSettings]):
 
 
 def agreed_step(work: ServerWork, *, reduction: Reduction) -> tuple[Tensor, SignAgreement]:
-    """Move the global state where all clients agree, and where that is (over the parameters)."""
+    """Move the global state where all clients agree; also return the agreement over the parameters."""
     updates = work.updates
     trained = updates.layout.extent(Kind.PARAMETER)
     agreement = sign_agreement(updates.rows, work.weights, trained)

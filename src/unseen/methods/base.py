@@ -1,6 +1,6 @@
 """Base class and registry of methods: settings, a client half, a server half and a paper each.
 
-A method knows nothing of processes, Flower, files or the screen; engines call its halves.
+A method does not depend on processes, Flower, files or the screen; engines call its halves.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class Paper:
 
 
 class Method(Configurable[S], ABC):
-    """The client half and the server half of a method, and the traits that engines and protections ask for.
+    """The client half and the server half of a method, and the traits that engines and protections use.
 
     name                      what `--method` takes
     title                     the name as the paper writes it, for tables and reports
     summary                   one line on what it does, for `unseen list methods`
     topology                  parallel: clients work at the same time on the same weights; serial: the
                               model visits them one after another; pooled: all data in one place
-    needs_individual_updates  whether the server half looks at single clients' states; where it does not,
-                              sums suffice and secure summation can serve it
+    needs_individual_updates  whether the server half uses single clients' states; if not, sums suffice and
+                              secure aggregation is possible
     sends                     the kinds of values that leave a client, for the privacy record; `Update.extras`
                               may only have keys named here; where settings decide, set on the instance
-    in_state                  those of `sends` that travel inside the flat state
+    in_state                  those of `sends` that are part of the flat state
     merges                    of the extras: whether the server half needs only their `mean` over clients,
                               with the weights of the states, or their `sum`; what is not named here it
                               needs of each client, and secure summation cannot serve it
@@ -72,7 +72,7 @@ class Method(Configurable[S], ABC):
 
     @property
     def weighting(self) -> Weighting:
-        """How clients are weighted in the mean that `server` takes.
+        """Weights of the clients in the mean that `server` computes.
 
         Where only sums are known, a client multiplies by this weight before it sends.
         """
@@ -82,13 +82,13 @@ class Method(Configurable[S], ABC):
     def surgery(self) -> GradientSurgery | None:
         """Server half as gradient surgery, where the updates' Gram matrix is enough to combine them.
 
-        Encryption can serve such a method though it needs individual updates.
+        Encryption supports such a method although it needs individual updates.
         """
         return None
 
     @property
     def traits(self) -> MethodTraits:
-        """Properties that protections ask for."""
+        """Traits that protections use."""
         beyond = self.beyond_losses
         if beyond is None:
             beyond = "" if type(self).client is Method.client else MethodTraits.beyond_losses
@@ -105,17 +105,17 @@ class Method(Configurable[S], ABC):
         )
 
     def build(self, network: Network, *, seed: int) -> nn.Module:
-        """Make the module that clients train and send; by default the network itself.
+        """Build the module that clients train and send; by default the network itself.
 
-        Every process calls it, so that whatever it adds must be drawn from `seed` alone.
+        Every process calls it, so whatever it adds must be drawn from `seed` alone.
         """
         return network
 
     def build_for(self, network: Network, *, sources: Sequence[str], seed: int) -> nn.Module:
-        """Make the module knowing the source domains' names; by default `build`, which needs none of them.
+        """Build the module, given the source domains' names; by default `build`, which does not use them.
 
-        Engines and saved models call this one. Override it where the module has a part for every domain, and
-        leave `network` as it is: it may be used again.
+        Engines and saved models call this one. Override it if the module has a part for every domain, and do
+        not change `network`: it may be used again.
         """
         return self.build(network, seed=seed)
 
@@ -141,7 +141,7 @@ class Method(Configurable[S], ABC):
         return [(rounds * local_epochs, batches_per_epoch)]
 
     def client(self, work: ClientWork) -> Update:
-        """Do one client's work of a round; by default plain training on the task's loss."""
+        """Run one client's part of a round; by default plain training on the task's loss."""
         work.fit(lambda batch: work.task_loss(work.module(batch.inputs), batch.targets))
         return work.update()
 
@@ -154,7 +154,7 @@ METHODS: Registry[type[Method[Any]]] = Registry("method", group="unseen.methods"
 
 
 def register(method: type[Method[Any]]) -> type[Method[Any]]:
-    """Enter a method under its name, where the command line, the bench, tests and docs find it.
+    """Register a method under its name, for the command line, the bench, tests and docs.
 
     A method without a `title` is shown under its name.
     """
@@ -164,6 +164,6 @@ def register(method: type[Method[Any]]) -> type[Method[Any]]:
 
 
 def make_method(name: str, settings: Mapping[str, Any] | None = None) -> Method[Any]:
-    """Make a method by name with its settings checked."""
+    """Create a method by name with its settings checked."""
     kind = METHODS[name]
     return kind.from_settings(settings or {}, owner=f"method {name!r}")

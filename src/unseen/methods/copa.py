@@ -1,6 +1,7 @@
-"""COPA: one extractor, one classifier per domain; features must serve the other domains' classifiers too.
+"""COPA: one extractor, one classifier per domain; features must also work with the other domains'
+classifiers.
 
-What is deployed is the common extractor with all classifiers answering together. See docs/methods/copa.md.
+The common extractor with the ensemble of all classifiers is deployed. See docs/methods/copa.md.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _PLACE = "head.of_domain."
 
 
 class HeadEnsemble(nn.Module):
-    """Ensemble of classifiers in place of a network's linear head.
+    """Ensemble of classifiers instead of a network's linear head.
 
-    domains  whose classifiers `of_domain` holds, in the same order
-    average  probabilities: the answer is log(mean_k softmax(z_k)), whose softmax is that mean; logits: it is
+    domains  domains of the classifiers in `of_domain`, in the same order
+    average  probabilities: the output is log(mean_k softmax(z_k)), whose softmax is that mean; logits: it is
              mean_k z_k. One output is a predicted value, and its mean is taken either way.
     """
 
@@ -124,7 +125,7 @@ class COPA(Method[COPASettings]):
 
     A client of domain k trains the extractor F and its classifier C_k on
     L(C_k(F(x)), y) + strength * sum_{j != k} L(C_j(F(x)), y) with every C_j frozen as it arrived. The server
-    averages F, and puts every C_k in its place as its own clients left it.
+    averages F, and merges every C_k over the clients of its domain.
     """
 
     name = "copa"
@@ -142,10 +143,10 @@ class COPA(Method[COPASettings]):
     )
     needs_individual_updates = True
     sends = ("model weights", "number of samples", COUNTS)
-    beyond_losses = "it sends how many samples it has of every domain"
+    beyond_losses = "it sends its number of samples per domain"
 
     def build_for(self, network: Network, *, sources: Sequence[str], seed: int) -> nn.Module:
-        """Give the network one classifier per source domain, in the order of their names."""
+        """Build the network with one classifier per source domain, in the order of their names."""
         return with_heads(network, sorted(sources), average=self.settings.ensemble)
 
     def client(self, work: ClientWork) -> Update:

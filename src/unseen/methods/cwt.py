@@ -1,4 +1,4 @@
-"""CWT: cyclic weight transfer. The one model visits the clients one after another, nothing is averaged."""
+"""CWT: cyclic weight transfer. One model visits the clients one after another; nothing is averaged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CWTSettings(Settings):
 
 @register
 class CWT(Method[CWTSettings]):
-    """Cyclic weight transfer: each client trains the model as the one before it left it.
+    """Cyclic weight transfer: each client continues training the model of the client before it.
 
     A round is one cycle through its participants (MDFL's paper, section 3.2 and figure 3).
     """
@@ -50,5 +50,5 @@ class CWT(Method[CWTSettings]):
         return drawn
 
     def server(self, work: ServerWork) -> Tensor:
-        """Pass the model on as the one client of this step left it."""
+        """Pass on the model of the only client of this step."""
         return work.updates.rows[0].clone()

@@ -11,7 +11,7 @@ from unseen.methods.base import Method, Paper, register
 
 @register
 class DeepAll(Method[Settings]):
-    """Plain training on the pooled source domains; what sharing the data would have given."""
+    """Plain training on the pooled source domains: the result if data could be shared."""
 
     name = "deepall"
     title = "DeepAll"
@@ -27,5 +27,5 @@ class DeepAll(Method[Settings]):
     sends = ("all training data",)
 
     def server(self, work: ServerWork) -> Tensor:
-        """Take the one model there is."""
+        """Return the only model."""
         return work.updates.mean(work.updates.samples)

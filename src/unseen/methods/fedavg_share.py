@@ -1,6 +1,6 @@
-"""FedAvg-Share: FedAvg whose clients put some of their samples into a pool that all train on.
+"""FedAvg-Share: FedAvg whose clients add some of their samples to a pool that all train on.
 
-Raw data leaves the clients: the method shows what that would gain, and its privacy record says so.
+Raw data leaves the clients: the method shows the gain, and its privacy record lists the data.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ class FedAvgShareSettings(Settings):
 
     share: float = setting(
         0.05,
-        "part of its training samples that a client gives into the pool, 0 (none: FedAvg) to 1 (all); more "
+        "fraction of its training samples that a client adds to the pool, 0 (none: FedAvg) to 1 (all); more "
         "than 0 is at least one sample",
     )
     weighting: Weighting = setting("samples", WEIGHTING)
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
-            raise UsageError(f"setting 'share' of fedavg-share must lie in [0, 1], not {self.share}")
+            raise UsageError(f"setting 'share' of fedavg-share must be in [0, 1], not {self.share}")
 
 
 @register
 class FedAvgShare(Method[FedAvgShareSettings]):
     """FedAvg with a pool of shared samples (section 4 of the paper).
 
-    In its first round a client also sends some of its samples. The server keeps them and sends all the pool.
-    A client trains on its own samples and on what others gave; in the very first round there is nothing yet.
+    In its first round a client also sends some of its samples. The server keeps them and sends the whole
+    pool. A client trains on its own samples and those of others; in the first round the pool is empty.
     """
 
     name = "fedavg-share"
@@ -66,7 +66,7 @@ class FedAvgShare(Method[FedAvgShareSettings]):
             self.sends = Method.sends
 
     def broadcast(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Send the whole pool; a client passes over its own part."""
+        """Send the whole pool; a client skips its own part."""
         return dict(state)
 
     def client(self, work: ClientWork) -> Update:
@@ -83,7 +83,7 @@ class FedAvgShare(Method[FedAvgShareSettings]):
         )
 
     def server(self, work: ServerWork) -> Tensor:
-        """Put what clients gave into the pool, and average their models."""
+        """Add the clients' samples to the pool, and average their models."""
         updates = work.updates
         for client, given in zip(updates.clients, updates.extras, strict=True):
             work.state.update({_key(kind, client): values for kind, values in given.items()})
@@ -99,7 +99,7 @@ def drawn_samples(work: ClientWork, share: float) -> dict[str, Tensor]:
 
 
 def shared_by_others(pool: Mapping[str, Tensor], client: str) -> Batch | None:
-    """Collect the samples that other clients gave, in the order of their names; None if there are none.
+    """Collect the samples of other clients, in the order of their names; None if there are none.
 
     A client's own part is left out, because it has those samples already.
     """

@@ -1,4 +1,4 @@
-"""FedAvgM: FedAvg whose server keeps going in the direction of earlier rounds (server momentum)."""
+"""FedAvgM: FedAvg with server momentum: the server continues in the direction of earlier rounds."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class FedAvgMSettings(Settings):
 
     momentum: float = setting(
         0.9,
-        "beta, the part of the velocity that is kept; 0 = none; paper: 0, 0.7, 0.9, 0.97, 0.99, 0.997",
+        "beta, the fraction of the velocity that is kept; 0 = none; paper: 0, 0.7, 0.9, 0.97, 0.99, 0.997",
         search=Choice((0.0, 0.7, 0.9, 0.97, 0.99, 0.997)),
     )
     server_lr: float = setting(
         1.0,
-        "how much of the velocity is taken as a step; with momentum 0, 1 is FedAvg",
+        "step size along the velocity; 1 with momentum 0 is FedAvg",
         search=LogUniform(0.05, 1.5),
     )
     weighting: Weighting = setting("samples", WEIGHTING)
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
-            raise UsageError(f"setting 'momentum' of fedavgm must lie in [0, 1), not {self.momentum}")
+            raise UsageError(f"setting 'momentum' of fedavgm must be in [0, 1), not {self.momentum}")
         if not self.server_lr > 0:
             raise UsageError(f"setting 'server_lr' of fedavgm must be above 0, not {self.server_lr}")
 
@@ -42,12 +42,12 @@ class FedAvgMSettings(Settings):
 class FedAvgM(Method[FedAvgMSettings]):
     """Server momentum: v <- beta v + (w - sum_k p_k w_k), w <- w - server_lr v.
 
-    Momentum is a matter of parameters; batch-norm statistics are averaged as in FedAvg.
+    Momentum concerns parameters only; batch-norm statistics are averaged as in FedAvg.
     """
 
     name = "fedavgm"
     title = "FedAvgM"
-    summary = "FedAvg with momentum on the server: a round's step carries on those before it"
+    summary = "FedAvg with momentum on the server: each step includes those of earlier rounds"
     paper = Paper(
         title="Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
         authors="Hsu, Qi, Brown",

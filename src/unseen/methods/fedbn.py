@@ -1,7 +1,7 @@
 """FedBN: every client keeps its own batch norm; all other layers are averaged.
 
-The paper evaluates each client with its own batch norm and leaves open what a domain without one gets. Its
-authors advise the average over the training clients (med-air/FedBN, issue 9): that is what is deployed here.
+The paper evaluates each client with its own batch norm and does not define what a domain without one gets.
+Its authors advise the average over the training clients (med-air/FedBN, issue 9), which is deployed here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FedBN(Method[FedBNSettings]):
     """Local batch norm (algorithm 1): clients train on from their own scales, shifts, means and variances.
 
     Deployed on an unseen domain: the averaged layers with the batch-norm values averaged over the round's
-    clients. No client ever trains with that average, except one that takes part for the first time.
+    clients. No client trains with that average, except in its first round.
     """
 
     name = "fedbn"
@@ -65,7 +65,7 @@ class FedBN(Method[FedBNSettings]):
             self.in_state = self.sends[:1]
 
     def build(self, network: Network, *, seed: int) -> nn.Module:
-        """Find the batch norm; a network without any gets a note that users see."""
+        """Find the batch norm; a network without any gets a note for the user."""
         self._kept = batch_norm_positions(network)
         if not len(self._kept) and NOTHING_TO_KEEP not in network.notes:
             network.notes += (NOTHING_TO_KEEP,)
@@ -101,7 +101,8 @@ class FedBN(Method[FedBNSettings]):
 def batch_norm_positions(module: nn.Module) -> Tensor:
     """Find the batch-norm entries of the flat state: scales, shifts, running statistics, batch counters.
 
-    Layers are known by their type: names such as `bn1` miss those inside a `downsample` or a `Sequential`.
+    Layers are recognized by their type: names such as `bn1` miss those inside a `downsample` or a
+    `Sequential`.
     """
     owners = {
         name for name, part in module.named_modules(remove_duplicate=False) if isinstance(part, _BatchNorm)

@@ -32,7 +32,7 @@ class FedGASettings(Settings):
 
     step: float = setting(
         0.2,
-        "d: the most that a weight changes in a round, in units of the mean weight, at least 0 (weights stay "
+        "d: largest change of a weight in a round, in units of the mean weight, at least 0 (weights stay "
         "as they start: FedAvg) and below 1; falls linearly to 0 over the run's rounds",
         search=Uniform(0.05, 0.5),
     )
@@ -41,9 +41,9 @@ class FedGASettings(Settings):
         "validation", "the samples of a client on which both models are compared"
     )
     risk: Literal["loss", "error"] = setting(
-        "loss", "what is compared: the mean loss, or the share of wrong answers (the released code's default)"
+        "loss", "what is compared: the mean loss, or the fraction of errors (the released code's default)"
     )
-    centred: bool = setting(True, "measure gaps from their mean; false = as they are, like the released code")
+    centred: bool = setting(True, "measure gaps from their mean; false = not centred, like the released code")
 
     def __post_init__(self) -> None:
         if not 0 <= self.step < 1:
@@ -55,7 +55,7 @@ class FedGA(Method[FedGASettings]):
     """Generalization adjustment on FedAvg: w <- sum_k a_k w_k with a moved by the generalization gaps.
 
     G_k = R_k(w) - R_k(w_k): the risk, on client k's data, of the merged model that it receives, less that of
-    its own model which went into the merging. A client that has none yet sends no gap and keeps its weight.
+    its own model that was merged. A client that has none yet sends no gap and keeps its weight.
     """
 
     name = "fedga"
@@ -71,7 +71,7 @@ class FedGA(Method[FedGASettings]):
     )
     needs_individual_updates = True
     sends = ("model weights", "number of samples", GAP)
-    beyond_losses = "it sends how well models do on its samples"
+    beyond_losses = "it sends the risk of models on its samples"
 
     def client(self, work: ClientWork) -> Update:
         """Compare the received model with the client's former one, train, and keep the risk of the result."""
@@ -83,7 +83,7 @@ class FedGA(Method[FedGASettings]):
         return work.update(extras=extras, diagnostics={key: float(gap) for key, gap in extras.items()})
 
     def server(self, work: ServerWork) -> Tensor:
-        """Move the weights of the clients that sent a gap, then merge with the weights of all present."""
+        """Adjust the weights of the clients that sent a gap, then merge all clients of the round."""
         clients, state = work.updates.clients, work.state
         first = client_weights(work.updates.samples, self.settings.start)
         keys = [f"weight of {client}" for client in clients]

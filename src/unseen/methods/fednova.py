@@ -1,7 +1,7 @@
 """FedNova: clients that took more steps do not count for more (normalized averaging).
 
 In FedAvg a client with twice the steps moves the model twice as far, so that rounds drift to the optimum of
-another objective than sum_k p_k F_k. FedNova averages the move *per effective step* instead.
+another objective than sum_k p_k F_k. FedNova averages the update *per effective step* instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FedNova(Method[FedNovaSettings]):
     """w <- w - tau_eff sum_k p_k lr d_k with lr d_k = (w - w_k) / ||a_k||_1.
 
     ||a_k||_1 counts a client's steps, momentum included; tau_eff = sum_k p_k ||a_k||_1.
-    Normalisation is a matter of parameters; batch-norm statistics are averaged as in FedAvg.
+    Normalization concerns parameters only; batch-norm statistics are averaged as in FedAvg.
     """
 
     name = "fednova"

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are held near the server's weights by a proximal term."""
+"""FedProx: FedAvg with a proximal term that keeps clients near the server's weights."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class FedProxSettings(Settings):
 
 @register
 class FedProx(Method[FedProxSettings]):
-    """Clients minimise h_k(w_k; w) = F_k(w_k) + mu/2 ||w_k - w||^2 (equation 2 of the paper).
+    """Clients minimize h_k(w_k; w) = F_k(w_k) + mu/2 ||w_k - w||^2 (equation 2 of the paper).
 
-    The norm is squared and runs over all parameters at once; batch-norm statistics are no part of it.
+    The norm is squared and runs over all parameters at once; batch-norm statistics are not part of it.
     """
 
     name = "fedprox"
@@ -51,7 +51,7 @@ class FedProx(Method[FedProxSettings]):
     beyond_losses = ""
 
     def client(self, work: ClientWork) -> Update:
-        """Train on the task's loss; the proximal term joins in as its gradient mu (w_k - w)."""
+        """Train on the task's loss; the proximal term is added as its gradient mu (w_k - w)."""
         mu, means = self.settings.mu, RunningMeans()
         parameters = work.flat.parameters
         start = work.start[work.flat.layout.extent(Kind.PARAMETER)].to(parameters.device)

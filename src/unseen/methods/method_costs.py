@@ -35,7 +35,7 @@ class MeasuredCosts:
 
 
 def measured_costs() -> MeasuredCosts:
-    """Read the measurements; there are none where nobody has measured yet."""
+    """Read the measurements; empty if there are none yet."""
     if not COSTS.is_file():
         return MeasuredCosts("", {})
     values: dict[str, Any] = json.loads(COSTS.read_text(encoding="utf-8"))

@@ -32,7 +32,7 @@ class MOONSettings(Settings):
         "weight of the contrastive term; 0 is FedAvg; the paper tunes 0.1, 1, 5 and 10",
         search=LogUniform(0.1, 10.0),
     )
-    temperature: float = setting(0.5, "tau, by which similarities are divided", search=LogUniform(0.1, 1.0))
+    temperature: float = setting(0.5, "temperature tau of the similarities", search=LogUniform(0.1, 1.0))
     projection: int | None = setting(
         None,
         "width of a two-layer projection in front of a new head (paper 256); none = the network's feature",
@@ -52,10 +52,10 @@ class MOONSettings(Settings):
 
 @register
 class MOON(Method[MOONSettings]):
-    """Model-contrastive learning: clients minimise l_sup + mu * l_con (equations 3 and 4, algorithm 1).
+    """Model-contrastive learning: clients minimize l_sup + mu * l_con (equations 3 and 4, algorithm 1).
 
     The positive is the model as received, the negative the client's own of its latest round. In a client's
-    first round there is none: with the received model in its place the term would be log 2 and constant.
+    first round there is none: with the received model instead, the term would be the constant log 2.
     """
 
     name = "moon"
@@ -68,7 +68,7 @@ class MOON(Method[MOONSettings]):
         venue="CVPR",
         url="https://arxiv.org/abs/2103.16257",
     )
-    beyond_losses = "it keeps means over batches of how features compare"
+    beyond_losses = "it keeps means over batches of feature similarities"
 
     def build(self, network: Network, *, seed: int) -> nn.Module:
         """Return the network itself, or with the paper's projection between its features and a new head."""

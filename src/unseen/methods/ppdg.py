@@ -1,4 +1,4 @@
-"""PPDG: where two clients pull in opposite directions, the server moves one a little towards the other."""
+"""PPDG: where two clients' updates conflict, the server moves one of them towards the other."""
 
 from __future__ import annotations
 

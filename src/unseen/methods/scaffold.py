@@ -34,18 +34,16 @@ class ScaffoldSettings(Settings):
 
     option: Literal["II", "I"] = setting(
         "II",
-        "how a client's control variate is renewed: from its own move (II), or as the gradient of its data "
+        "how a client's control variate is updated: from its own update (II), or as the gradient of its data "
         "at the received weights (I), which costs one more pass",
     )
     server_lr: float = setting(
         1.0,
-        "eta_g: how far the server follows the clients' mean; 1 = all the way",
+        "eta_g: step size towards the clients' mean; 1 = the mean itself",
         search=LogUniform(0.1, 1.5),
     )
     weighting: Weighting = setting("uniform", WEIGHTING)
-    control: bool = setting(
-        True, "whether there are control variates at all; without, and server_lr 1: FedAvg"
-    )
+    control: bool = setting(True, "whether control variates are used; without them, and server_lr 1: FedAvg")
 
     def __post_init__(self) -> None:
         if not self.server_lr > 0:
@@ -56,7 +54,7 @@ class ScaffoldSettings(Settings):
 class Scaffold(Method[ScaffoldSettings]):
     """Stochastic controlled averaging (algorithm 1): each local step follows g_k(y) - c_k + c.
 
-    c_k (kept by client k) estimates the gradient of its own data, c (kept by the server) that of everybody's.
+    c_k (kept by client k) estimates the gradient of its own data, c (kept by the server) that of all data.
     Both cover the parameters only, and start at zero; batch-norm statistics are averaged as in FedAvg.
     """
 
@@ -87,7 +85,7 @@ class Scaffold(Method[ScaffoldSettings]):
         return {CONTROL: state[CONTROL]} if CONTROL in state else {}
 
     def client(self, work: ClientWork) -> Update:
-        """Train with corrected gradients, renew c_k and send its change (equations 3 and 4)."""
+        """Train with corrected gradients, update c_k and send its change (equations 3 and 4)."""
         if not self.settings.control:
             return super().client(work)
         if self.settings.option == "II":

@@ -110,7 +110,7 @@ def _our_name(name: str, network: Network) -> str:
 
 
 def _must_be_given(name: str, state: dict[str, Tensor], found: dict[str, Tensor]) -> bool:
-    """Check whether a tensor is required; files may lack batch counters, which predictions do not depend on."""
+    """Check whether a tensor is required; files may lack batch counters, which predictions do not use."""
     return name in found or state[name].is_floating_point()
 
 

@@ -1,4 +1,4 @@
-"""Base class of protections: what is done to updates between a client and the method's server half.
+"""Base class of protections, which process updates between a client and the method's server half.
 
 A protection has a client half, which runs in the client's process, and a server half. Neither knows about
 processes, Flower or files; they exchange messages of named tensors, which engines carry.
@@ -58,7 +58,7 @@ class Protection(Configurable[S]):
     # before the run
 
     def incompatibility(self, method: MethodTraits) -> str | None:
-        """Say why this protection cannot be combined with a method; None if it can."""
+        """Explain why this protection cannot be combined with a method; None if it can."""
         return None
 
     def check(self, run: PlannedRun) -> None:
@@ -87,12 +87,12 @@ class Protection(Configurable[S]):
         """Change how a client trains, before the method's client half runs."""
 
     def seal(self, update: Update, context: ClientContext) -> Update:
-        """Turn an update into what is sent; the client's last step in a round."""
+        """Convert an update to what is sent; the client's last step in a round."""
         return update
 
     def answer(self, message: Message, context: ClientContext) -> Message:
         """Answer a message of the server half; an UnseenError is a refusal that is reported to the server."""
-        raise UnseenError(f"protection {self.name!r} asks clients nothing, but a message came")
+        raise UnseenError(f"protection {self.name!r} sends clients no messages, but one was received")
 
     # server half
 
@@ -103,7 +103,7 @@ class Protection(Configurable[S]):
     def finish(
         self, context: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor
     ) -> RoundUpdates:
-        """Turn the received updates into the input of the method's server half.
+        """Convert the received updates to the input of the method's server half.
 
         rows  the unsealed states among `received`, one row each
         """
@@ -149,7 +149,7 @@ def register_protection(protection: type[Protection[Any]]) -> type[Protection[An
 
 
 def make_protection(name: str, settings: Mapping[str, Any] | None = None) -> Protection[Any]:
-    """Make a protection by name with its settings checked."""
+    """Create a protection by name with its settings checked."""
     kind = PROTECTIONS[name]
     return kind.from_settings(settings or {}, owner=f"protection {name!r}")
 
@@ -159,7 +159,7 @@ class NoProtection(Protection[Settings]):
     """No protection: updates are sent as they are."""
 
     name = "none"
-    summary = "updates travel as they are (but for the transport's own encryption)"
+    summary = "updates are sent as they are (apart from transport encryption)"
 
 
 def seal_update(protection: Protection[Any], update: Update, context: ClientContext) -> Update:
@@ -194,7 +194,7 @@ def explain_missing_sum(method: MethodTraits, *, updates_to: str, sum_to: str) -
 
 
 def withhold_update(reason: str) -> Update:
-    """Make the message of a client that does not send its update."""
+    """Create the message of a client that does not send its update."""
     import torch
 
     return Update(weights=torch.empty(0), samples=0, steps=0, seen=0, loss=0.0, withheld=reason)

@@ -1,4 +1,4 @@
-"""What a protection gets: traits of the method and the run before it starts, and both contexts of a round.
+"""Inputs of a protection: traits of the method, the planned run, and the client's and server's contexts.
 
 Methods are in a higher layer and describe themselves by a plain value; engines fill in the rest.
 """
@@ -43,7 +43,7 @@ class MethodTraits:
     weighting: Weighting = "samples"
     merges: Mapping[str, Reduction] = field(default_factory=dict)
     surgery: GradientSurgery | None = None
-    beyond_losses: str = "it does not say that it uses samples only by the loss that each has alone"
+    beyond_losses: str = "it does not declare that it uses samples only through their separate losses"
 
     @property
     def buffer_weighting(self) -> Weighting:
@@ -81,7 +81,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class ClientContext:
-    """What the client half of a protection may use; it runs in the client's process.
+    """Everything that the client half of a protection may use; it runs in the client's process.
 
     received  what the server half sent to all clients of the round, with the weights
     memory    the client's own state: kept between messages and across rounds, never sent
@@ -107,7 +107,7 @@ def _nobody(_: Mapping[str, Message]) -> dict[str, Message]:
 
 
 def ask_in_turn(clients: Sequence[str], message: Message, ask: Ask) -> tuple[str, Message] | None:
-    """Ask clients one after another; return the first that answers, and its answer. Records list refusals."""
+    """Ask clients one after another; return the first that answers, and its answer. Refusals are recorded."""
     for client in clients:
         answer = ask({client: message}).get(client)
         if answer is not None:
@@ -117,7 +117,7 @@ def ask_in_turn(clients: Sequence[str], message: Message, ask: Ask) -> tuple[str
 
 @dataclass
 class ServerContext:
-    """What the server half of a protection may use in a round.
+    """Everything that the server half of a protection may use in a round.
 
     clients  names of the clients asked to train, in the order of the federation
     weights  the global state before this round

@@ -86,4 +86,4 @@ def unlock(box: bytes, key: bytes) -> bytes:
     try:
         return ChaCha20Poly1305(key).decrypt(bytes(12), box, None)
     except InvalidTag:
-        raise UnseenError("a share was locked with another key or changed on its way") from None
+        raise UnseenError("a share was encrypted with another key or changed in transit") from None

@@ -89,7 +89,7 @@ def require_declared(update: Update, method: MethodTraits) -> None:
     if diagnostics > MAX_DIAGNOSTICS:
         raise ValueError(
             f"{method.name} sends {diagnostics} numbers as diagnostics of a client, at most "
-            f"{MAX_DIAGNOSTICS} may leave so: declare them in `sends` and send them as extras"
+            f"{MAX_DIAGNOSTICS} are allowed: declare them in `sends` and send them as extras"
         )
 
 

@@ -30,11 +30,11 @@ def split_parts(value: Tensor) -> list[bytes]:
     number = count_parts(value)
     place = 8 * (number + 1)
     if number < 0 or len(whole) < place:
-        raise UnseenError("a message with ciphertexts is cut or changed")
+        raise UnseenError("a message with ciphertexts is truncated or changed")
     lengths = np.frombuffer(whole[8:place], dtype="<i8")
     ends = place + np.cumsum(lengths)
     if bool((lengths < 0).any()) or (int(ends[-1]) if number else place) != len(whole):
-        raise UnseenError("a message with ciphertexts is cut or changed")
+        raise UnseenError("a message with ciphertexts is truncated or changed")
     return [whole[end - length : end] for length, end in zip(lengths, ends, strict=True)]
 
 
@@ -45,13 +45,13 @@ def tensor_to_bytes(value: Tensor) -> bytes:
 
 
 def bytes_to_tensor(data: bytes) -> Tensor:
-    """Put bytes into a uint8 tensor, for messages."""
+    """Convert bytes to a uint8 tensor, for messages."""
     values: Any = np.frombuffer(data, dtype=np.uint8).copy()
     return torch.from_numpy(values)
 
 
 def json_to_tensor(contents: list[dict[str, Any]]) -> Tensor:
-    """Put JSON values into a uint8 tensor, for messages."""
+    """Convert JSON values to a uint8 tensor, for messages."""
     return torch.frombuffer(bytearray(json.dumps(contents).encode()), dtype=torch.uint8)
 
 

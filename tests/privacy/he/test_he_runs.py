@@ -170,14 +170,14 @@ def test_a_client_without_the_key_withholds_its_update(make_experiment, go, monk
     def lost(self, box, key_id):
         taken.append(key_id)
         if len(taken) == 1:
-            raise UnseenError("the key of the encryption was locked for another client")
+            raise UnseenError("the encryption key was encrypted for another client")
         return take(self, box, key_id)
 
     monkeypatch.setattr(KeyRing, "take", lost)
     _, records = go(protected(make_experiment(model="lenet-1")), rounds=2)
     assert faults_of(records) == [
-        ("b", "the key of the encryption was locked for another client"),
-        ("b", "it holds no key of the encryption"),
+        ("b", "the encryption key was encrypted for another client"),
+        ("b", "it has no encryption key"),
     ]
     assert [record["clients"] for record in rounds_of(records)] == [["a", "c"], ["a", "b", "c"]]
 
@@ -245,7 +245,7 @@ def test_a_lone_update_is_not_decrypted(make_experiment, go, monkeypatch):
     ("method", "reason"),
     [
         ("agrsum", "more than a weighted sum with coefficients from their inner products"),
-        ("scaffold", "sends change of the control variate beside the state"),
+        ("scaffold", "sends change of the control variate, which is not encrypted"),
         ("cwt", "from one client to the next"),
         ("deepall", "pools the data itself"),
     ],

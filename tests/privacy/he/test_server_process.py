@@ -64,7 +64,7 @@ def test_the_search_would_find_a_key():
 
 def test_the_process_refuses_a_secret_key_and_goes_on():
     process, holder = ServerProcess(), KeyHolder.make(products=False)
-    with pytest.raises(UnseenError, match="handed the secret key"):
+    with pytest.raises(UnseenError, match="received the secret encryption key"):
         process.run(EncryptedServer.open, holder.secret)
     process.run(EncryptedServer.open, holder.public(products=False))
     with pytest.raises(UnseenError, match=r"ended unexpectedly \(exit code 7\)"):

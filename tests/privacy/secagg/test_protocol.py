@@ -270,7 +270,7 @@ def test_a_changed_share_is_noticed():
     group = Group(3, 2)
     sealed = group.seal(updates_of(group, size=2), group.protection.begin(group.server))
     group.server.notes["cohort"].shares[1, 0, 5] ^= 1
-    with pytest.raises(UnseenError, match="locked with another key or changed"):
+    with pytest.raises(UnseenError, match="encrypted with another key or changed"):
         group.finish(sealed)
 
 
@@ -294,7 +294,7 @@ def test_masks_serve_once_only():
     group = Group(3, 4)
     sealing = group.protection.begin(group.server)
     group.seal(updates_of(group, size=4), sealing)
-    with pytest.raises(UnseenError, match="masks serve once"):
+    with pytest.raises(UnseenError, match="masks must be used only once"):
         group.seal(updates_of(group, size=4, seed=1), sealing)
 
 

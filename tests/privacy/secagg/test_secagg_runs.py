@@ -122,8 +122,8 @@ def test_a_client_that_diverges_is_left_out_of_the_sum(make_experiment, go, monk
 @pytest.mark.parametrize(
     ("method", "reason"),
     [
-        ("ppdg", "looks at every client's own update"),
-        ("csac", "looks at every client's own update"),
+        ("ppdg", "uses every client's own update"),
+        ("csac", "uses every client's own update"),
         ("mdfl", "class feature sums and class counts of every client"),
         ("fednova", "number of effective steps of every client"),
         ("cwt", "from one client to the next"),

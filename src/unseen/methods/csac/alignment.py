@@ -1,7 +1,7 @@
 """CSAC's cross-layer semantic calibration (eq. 5 to 9): projections, attention, distances, alignment loss.
 
 The paper averages whole attention maps (positions x positions, channels x channels). The average of a product
-of matrices is the product of their averages, so that no map is ever built. Distances (maximum mean
+of matrices is the product of their averages, so no map is built. Distances (maximum mean
 discrepancy with several Gaussian kernels, or MSE) work on stacks of feature sets and return the matrix of
 all pairs at once, so that the distances inside a set are computed once, however many partners the set has.
 """
@@ -114,7 +114,7 @@ class Geometry(NamedTuple):
 
 
 def geometry(maps: Sequence[int], target: Sequence[int]) -> Geometry:
-    """Choose the convolution that brings maps of one size (height, width) to a smaller or equal one exactly.
+    """Choose the convolution that maps one size (height, width) to a smaller or equal one exactly.
 
     Along each side stride = size // target and kernel = size - (target - 1) * stride, so that the windows
     cover every pixel: 28 -> 7 gives 4x4 windows 4 apart, 12 -> 4 gives 3x3 windows 3 apart.
@@ -134,7 +134,7 @@ def tapped_maps(output: Output) -> tuple[Tensor, ...]:
 class Projections(nn.Module):
     """Convolutions of both models (eq. 5), and the 1x1 queries and keys if the position-wise map uses them.
 
-    The common size is that of the last tapped layer (of the smallest, should that be another one).
+    The common size is that of the last tapped layer (or of the smallest, if that is another one).
     """
 
     def __init__(self, shapes: Sequence[Size], *, channels: int, query_key: bool) -> None:
@@ -147,7 +147,7 @@ class Projections(nn.Module):
         self.keys = nn.ModuleList(nn.Conv2d(channels, channels, 1) for _ in range(pointwise))
 
     def forward(self, fused: Sequence[Tensor], local: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Project both networks' maps; each side comes back as (layers, n, channels, positions)."""
+        """Project both networks' maps; return each side as (layers, n, channels, positions)."""
         return _apply(self.fused, fused).flatten(3), _apply(self.local, local).flatten(3)
 
     def queried(self, fused: Tensor, local: Tensor) -> tuple[Tensor, Tensor]:
@@ -171,7 +171,7 @@ class AlignmentLoss:
     """L_AL between the fused model, which is trained, and the frozen partner, with its running means.
 
     partner      the client's own model, in evaluation mode; it gets no gradients and no updates
-    projections  bring both models' maps to one size; None if only outputs are aligned
+    projections  project both models' maps to one size; None if only outputs are aligned
     """
 
     def __init__(self, settings: CSACSettings, *, partner: Network, projections: Projections | None) -> None:
@@ -218,7 +218,7 @@ def pair_weights(settings: CSACSettings, projections: Projections, fused: Tensor
     """Compute the matrix a_{l,m}, in which every fused layer distributes a total weight of one.
 
     Cross-layer: eq. 9, the mean of the position-wise (eq. 7) and the channel-wise (eq. 8) weights, or one of
-    them, or without attention 1/|R| for all alike. Same-layer: all of it to the layer of the same place.
+    them, or without attention 1/|R| for all. Same-layer: all of it to the layer at the same position.
     """
     layers = len(fused)
     if settings.alignment == "same-layer":

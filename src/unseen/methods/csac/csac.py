@@ -1,6 +1,6 @@
 """CSAC: merge client models layer by layer, then calibrate the merged model against each client's own.
 
-Settings hold the paper's defaults, its ablations, and the readings of its released code; the calibration's
+Settings cover the paper's defaults, its ablations, and the variants of its released code; the calibration's
 loss is in `alignment.py`.
 """
 
@@ -46,29 +46,29 @@ class CSACSettings(Settings):
     strength: float = setting(
         0.6, "lambda, the weight of the alignment in calibration; 0 = none", search=LogUniform(0.05, 5.0)
     )
-    acquisition_epochs: int = setting(30, "epochs of a client's first round, on its own data alone")
+    acquisition_epochs: int = setting(30, "epochs of a client's first round (acquisition), on its own data")
     acquisition_batches_per_epoch: int | None = setting(
         None, "batches of an epoch of acquisition; none = as in the other rounds"
     )
     label_smoothing: float = setting(0.1, "label smoothing in acquisition; 0 = off", search=Uniform(0.0, 0.2))
     cross_entropy: bool = setting(True, "whether calibration minimises the task's own loss too")
     strategy: LayerWeighting = setting(
-        "divergence", "who counts more in the merged model: clients far from the mean, near it, or all alike"
+        "divergence", "clients that count more in the merged model: those far from the mean, near it, or none"
     )
     metric: DistanceMetric = setting("l2", "distance of a client's layer to the mean: l2, l1 or cosine")
-    layer: Grouping = setting("tensor", "what gets weights of its own in merging: every tensor or module")
+    layer: Grouping = setting("tensor", "what gets separate weights in merging: every tensor or module")
     alignment: Alignment = setting(
         "cross-layer", "which layers are aligned: every pair, each with its own partner, or none"
     )
     attention: Attention = setting(
-        "both", "what weighs the pairs: position-wise and channel-wise attention, one of them, or nothing"
+        "both", "what weights the pairs: position-wise and channel-wise attention, one of them, or nothing"
     )
     attention_gradient: bool = setting(False, "whether gradients flow through the attention weights")
     query_key: bool = setting(False, "1x1 query and key convolutions before the position-wise map")
-    distance: Distance = setting("mmd", "how far apart two sets of features are: mmd or mse")
+    distance: Distance = setting("mmd", "distance between two sets of features: mmd or mse")
     logits_term: bool = setting(False, "align the outputs of both models too")
     channels: int = setting(32, "channels of the projected maps")
-    rebuild_projections: bool = setting(False, "fresh random projections every round, not kept ones")
+    rebuild_projections: bool = setting(False, "new random projections in every round instead of fixed ones")
     partner: Partner = setting(
         "acquired", "the frozen model: the client's own after its first round, or after its latest round"
     )
@@ -78,7 +78,7 @@ class CSACSettings(Settings):
 
     def __post_init__(self) -> None:
         _require(self.strength >= 0, f"setting 'strength' must not be negative, not {self.strength}")
-        _require(0 <= self.label_smoothing < 1, "setting 'label_smoothing' must lie in [0, 1)")
+        _require(0 <= self.label_smoothing < 1, "setting 'label_smoothing' must be in [0, 1)")
         for name in ("acquisition_epochs", "acquisition_batches_per_epoch", "channels"):
             value = getattr(self, name)
             _require(value is None or value >= 1, f"setting {name!r} must be at least 1, not {value}")
@@ -121,7 +121,7 @@ class CSACSettings(Settings):
         )
         _require(
             not (self.query_key and self.attention in ("channel", "none")),
-            f"setting query_key has no effect with attention={self.attention}: it serves the position map",
+            f"setting query_key has no effect with attention={self.attention}: it is for the position map",
         )
 
 
@@ -242,7 +242,7 @@ class CSAC(Method[CSACSettings]):
         return flat, AlignmentLoss(self.settings, partner=partner, projections=projections)
 
     def _projections(self, work: ClientWork, shapes: Sequence[Size]) -> Projections:
-        """Draw projections, the same ones in every round unless they are to be rebuilt."""
+        """Draw projections, the same in every round unless the settings ask for new ones."""
         drawn_in = work.round if self.settings.rebuild_projections else 0
         with global_torch_seed(work.seed, "csac projections", work.client, drawn_in):
             return Projections(shapes, channels=self.settings.channels, query_key=self.settings.query_key)

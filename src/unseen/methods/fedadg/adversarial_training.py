@@ -1,7 +1,7 @@
 """One client's round of FedADG: E0 epochs of classification, then E1 of alternating updates (algorithm 1).
 
 Three modules are trained, each with its own loss and optimizer: the network (F and C), the discriminator and
-the generator. A backward pass fills the gradient of the module in question only.
+the generator. A backward pass fills only the gradient of the module that is updated.
 
 The adversarial losses (equations 2 to 4) are functions of the discriminator's scores.
 A score is the probability that a feature was generated: generated features are the positives,
@@ -36,7 +36,7 @@ def discriminator_loss(
 ) -> Tensor:
     """Compute L_adv_d, equation 2: -E(1 - D(h|y))^2 - E D(h'|y)^2, or the least squares of the released code.
 
-    Both are least where extracted features score 0 and generated ones 1; their slopes differ.
+    Both are minimal where extracted features score 0 and generated ones 1; their slopes differ.
     """
     if form == "least-squares":
         return extracted.square().mean() + (1 - generated).square().mean()
@@ -44,7 +44,7 @@ def discriminator_loss(
 
 
 def extractor_loss(extracted: Tensor) -> Tensor:
-    """Compute L_adv_f, equation 3: E(1 - D(h|y))^2, least where extracted features score as generated."""
+    """Compute L_adv_f, equation 3: E(1 - D(h|y))^2, minimal where extracted features score as generated."""
     return (1 - extracted).square().mean()
 
 
@@ -76,7 +76,7 @@ class Part:
         )
 
     def minimise(self, loss: Tensor) -> None:
-        """Take one step on `loss`, whatever else it depends on."""
+        """Take one step on `loss`; other parameters it depends on are not updated."""
         self._optimizer.clear()
         loss.backward(inputs=self.trained)
         self._optimizer.step()
@@ -109,7 +109,7 @@ class LocalTraining:
         self._counts: defaultdict[str, int] = defaultdict(int)
 
     def run(self) -> None:
-        """Do both phases; without a discriminator the second is classification too, on the same batches."""
+        """Run both phases; without a discriminator the second is classification too, on the same batches."""
         self.shared.train()
         epochs, plan = self.settings.epochs(self.work.plan), self.work.plan
         if epochs.warm_up:
@@ -131,13 +131,13 @@ class LocalTraining:
         return {name: self._sums[name] / self._counts[name] for name in self._sums}
 
     def classification_step(self, batch: Batch) -> None:
-        """Step c3: F and C minimise L_err."""
+        """Run step c3: F and C minimize L_err."""
         loss = self._classification_loss(self.shared.network.features(batch.inputs), batch)
         self.network.minimise(loss)
         self.work.meter(loss, batch)
 
     def adversarial_step(self, batch: Batch, discriminator: nn.Module) -> None:
-        """Steps c5 to c8: F and C, then D, then G, each against the others as updated."""
+        """Run steps c5 to c8: F and C, then D, then G, each against the others as updated."""
         labels = self.labels(batch)
         self.extractor_step(batch, labels, discriminator)
         generated = self.reference(labels)
@@ -146,7 +146,7 @@ class LocalTraining:
             self.generator_step(labels, generated, discriminator)
 
     def extractor_step(self, batch: Batch, labels: Tensor, discriminator: nn.Module) -> None:
-        """Step c5: F and C minimise lambda0 * L_adv_f + lambda1 * L_err (equation 5)."""
+        """Run step c5: F and C minimize lambda0 * L_adv_f + lambda1 * L_err (equation 5)."""
         features = self.shared.network.features(batch.inputs)
         classification = self._classification_loss(features, batch)
         adversarial = extractor_loss(discriminator(features, labels))
@@ -160,7 +160,7 @@ class LocalTraining:
     def discriminator_step(
         self, batch: Batch, labels: Tensor, generated: Tensor, discriminator: nn.Module
     ) -> None:
-        """Step c7: D minimises L_adv_d (equation 2) on features of the extractor as c5 left it."""
+        """Run step c7: D minimizes L_adv_d (equation 2) on features of the extractor after c5."""
         with torch.no_grad(), keep_running_statistics(self.shared.network):
             extracted = self.shared.network.features(batch.inputs)
         on_extracted, on_generated = discriminator(extracted, labels), discriminator(generated, labels)
@@ -171,7 +171,7 @@ class LocalTraining:
         self._note("score_generated", on_generated.mean(), len(labels))
 
     def generator_step(self, labels: Tensor, generated: Tensor, discriminator: nn.Module) -> None:
-        """Step c8: G minimises L_adv_g (equation 4) on the noise of c6, against D as c7 left it."""
+        """Run step c8: G minimizes L_adv_g (equation 4) on the noise of c6, against D after c7."""
         loss = generator_loss(discriminator(generated, labels), goal=self.settings.generator_goal)
         self.generator.minimise(loss)
         self._note("generator_loss", loss, len(labels))
@@ -183,7 +183,7 @@ class LocalTraining:
         return F.one_hot(batch.targets, self.shared.network.head.out_features).to(batch.inputs.dtype)
 
     def reference(self, labels: Tensor) -> Tensor:
-        """Step c6: generate features from uniform noise, or draw from a fixed distribution."""
+        """Run step c6: generate features from uniform noise, or draw from a fixed distribution."""
         if self.shared.generator is None:
             width = self.shared.network.feature_size
             return draw_fixed_reference(
@@ -204,10 +204,10 @@ class LocalTraining:
 
 @contextmanager
 def keep_running_statistics(network: nn.Module) -> Iterator[None]:
-    """Let batch norms use the batch's statistics without updating running statistics a second time.
+    """Use the batch's statistics in batch norms without updating running statistics a second time.
 
-    The discriminator must see features made the way the extractor's loss sees them (training mode), yet
-    the pass that makes them for it is the second one of the same batch.
+    The discriminator must get features in training mode, like the extractor's loss, but its pass is the
+    second one over the same batch.
     """
     tracking = [
         layer for layer in network.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats

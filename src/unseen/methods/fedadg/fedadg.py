@@ -1,7 +1,7 @@
-"""FedADG: align the features of every client, class by class, to one reference that is learned together.
+"""FedADG: align the features of every client, class by class, to one jointly learned reference.
 
-A generator makes the reference features; at each client a discriminator tells them from extracted ones, and
-the extractor learns to be mistaken for them. The discriminator never leaves its client.
+A generator creates the reference features; at each client a discriminator distinguishes them from extracted
+ones, and the extractor learns to fool it. The discriminator never leaves its client.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LABEL_SMOOTHING = 0.1
 
 
 class Epochs(NamedTuple):
-    """E0 epochs of classification alone, then E1 of alignment (algorithm 1)."""
+    """E0 epochs of classification only, then E1 of alignment (algorithm 1)."""
 
     warm_up: int
     adversarial: int
@@ -48,10 +48,10 @@ class FedADGSettings(Settings):
         search=Uniform(0.05, 0.95),
     )
     classification_weight: float | None = setting(
-        None, "lambda1: weight of the cross-entropy beside it; none = 1 - adversarial_weight"
+        None, "lambda1: weight of the cross-entropy in addition; none = 1 - adversarial_weight"
     )
     warm_up_epochs: int | None = setting(
-        None, "E0: epochs of cross-entropy alone; none = 3 of every 10 local epochs, rounded"
+        None, "E0: epochs of cross-entropy only; none = 3 of every 10 local epochs, rounded"
     )
     adversarial_epochs: int | None = setting(
         None, "E1: epochs of alternating updates; none = the local epochs that the warm-up leaves"
@@ -68,9 +68,9 @@ class FedADGSettings(Settings):
         "none = no alignment at all",
     )
     one_hot: bool = setting(True, "whether generator and discriminator get the label (class-wise alignment)")
-    projection: bool = setting(True, "whether a fixed random projection stands before the discriminator")
+    projection: bool = setting(True, "whether a fixed random projection precedes the discriminator")
     projection_size: int | None = setting(
-        None, "width behind the projection, below the feature's; none = a quarter of the feature"
+        None, "width after the projection, below the feature's; none = a quarter of the feature"
     )
     noise_size: int | None = setting(None, "length of the generator's noise z; none = half of the feature")
     generator_output: Literal["relu", "linear"] = setting(
@@ -92,7 +92,7 @@ class FedADGSettings(Settings):
     def __post_init__(self) -> None:
         _require(
             0 <= self.adversarial_weight <= (1 if self.classification_weight is None else float("inf")),
-            f"adversarial_weight must lie in [0, 1] (above 1 only with a classification_weight of its own), "
+            f"adversarial_weight must be in [0, 1] (above 1 only with classification_weight set), "
             f"not {self.adversarial_weight}",
         )
         _require(
@@ -109,7 +109,7 @@ class FedADGSettings(Settings):
             _require(value is None or value >= 1, f"{name} must be at least 1, not {value}")
         _require(
             self.label_smoothing is None or 0 <= self.label_smoothing < 1,
-            f"label_smoothing must lie in [0, 1), not {self.label_smoothing}",
+            f"label_smoothing must be in [0, 1), not {self.label_smoothing}",
         )
 
     @property
@@ -119,7 +119,7 @@ class FedADGSettings(Settings):
         return self.adversarial_weight, 1 - self.adversarial_weight if rest is None else rest
 
     def epochs(self, plan: LocalTrainingConfig) -> Epochs:
-        """Divide the local epochs: 10 become 3 + 7 as in the paper, 5 become 2 + 3, 1 becomes 0 + 1."""
+        """Split the local epochs: 10 become 3 + 7 as in the paper, 5 become 2 + 3, 1 becomes 0 + 1."""
         warm_up, adversarial = self.warm_up_epochs, self.adversarial_epochs
         if warm_up is None:
             warm_up = (
@@ -160,7 +160,7 @@ class FedADG(Method[FedADGSettings]):
 
     name = "fedadg"
     title = "FedADG"
-    summary = "features aligned class by class to a learnt reference distribution, adversarially"
+    summary = "features aligned class by class to a learned reference distribution, adversarially"
     paper = Paper(
         title="Federated Learning for IoT Devices with Domain Generalization",
         authors="Zhang, Lei, Shi, Huang, Chen",
@@ -170,7 +170,7 @@ class FedADG(Method[FedADGSettings]):
     )
     sends = ("model weights", "weights of the feature generator", "number of samples")
     in_state = ("model weights", "weights of the feature generator")
-    beyond_losses = "it trains a discriminator on its samples beside the model"
+    beyond_losses = "it also trains a discriminator on its samples"
 
     @property
     def weighting(self) -> Weighting:

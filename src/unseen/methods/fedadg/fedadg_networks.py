@@ -34,8 +34,8 @@ class Generator(nn.Module):
 class Discriminator(nn.Module):
     """Discriminator D: gives the probability that a feature was generated, given its label.
 
-    A random projection precedes its two layers (feature-wide, then 1). It is a buffer: drawn once,
-    kept with the discriminator, trained by nothing. Its entries keep squared lengths in expectation.
+    A random projection precedes its two layers (feature-wide, then 1). It is a buffer: drawn once, kept with
+    the discriminator, never trained. Its entries keep squared lengths in expectation.
     """
 
     projection: Tensor | None
@@ -69,7 +69,7 @@ class SharedParts(nn.Module):
 
 
 def make_generator(network: Network, settings: FedADGSettings) -> Generator:
-    """Make the generator for a network's features."""
+    """Create the generator for a network's features."""
     return Generator(
         feature=network.feature_size,
         noise=settings.noise_size or max(1, network.feature_size // 2),
@@ -79,7 +79,7 @@ def make_generator(network: Network, settings: FedADGSettings) -> Generator:
 
 
 def make_discriminator(network: Network, settings: FedADGSettings) -> Discriminator:
-    """Make a discriminator for a network's features."""
+    """Create a discriminator for a network's features."""
     return Discriminator(
         feature=network.feature_size,
         labels=network.head.out_features if settings.one_hot else 0,
@@ -113,5 +113,5 @@ def draw_fixed_reference(
         waiting = torch.empty(2, count, width).exponential_(generator=generator)
         drawn = (waiting[0] - waiting[1]) / 2**0.5
     else:
-        raise ValueError(f"{kind!r} is no fixed reference distribution")
+        raise ValueError(f"{kind!r} is not a fixed reference distribution")
     return drawn.to(device)

@@ -1,4 +1,4 @@
-"""FedDG (ELCFS): images take on the low-frequency amplitudes of other clients' images, in an episodic step.
+"""FedDG (ELCFS): images get the low-frequency amplitudes of other clients' images, in an episodic step.
 
 The spectra go through the server, which keeps a bank of them. See docs/methods/feddg.md.
 """
@@ -38,10 +38,10 @@ class FedDGSettings(Settings):
 
     window: float = setting(
         0.1,
-        "part of each side's frequencies, from zero, whose amplitudes are mixed; 0 = mean brightness only",
+        "fraction of each side's frequencies, from 0, whose amplitudes are mixed; 0 = mean brightness only",
         search=Uniform(0.01, 0.3),
     )
-    spectra: int | None = setting(100, "images of a client whose spectra it sends, once; none = all of them")
+    spectra: int | None = setting(100, "number of a client's images whose spectra it sends, once; none = all")
     inner_lr: float = setting(
         0.001,
         "learning rate of the trial step between meta-train and meta-test",
@@ -49,15 +49,15 @@ class FedDGSettings(Settings):
     )
     first_order: bool = setting(
         True,
-        "take the trial step's gradient as a constant, as the released code does; false: second derivatives",
+        "treat the trial step's gradient as a constant, as the released code does; false: second derivatives",
     )
     mixing: bool = setting(True, "false: no spectra are sent, the meta-test is on the images as they are")
-    episodic: bool = setting(True, "false: no trial step, mixed images are plain additional ones")
+    episodic: bool = setting(True, "false: no trial step, mixed images are just additional ones")
 
     def __post_init__(self) -> None:
         if not 0 <= self.window <= 0.5:
             raise UsageError(
-                f"setting 'window' of feddg must lie in [0, 0.5], not {self.window}: 0.5 is all frequencies"
+                f"setting 'window' of feddg must be in [0, 0.5], not {self.window}: 0.5 is all frequencies"
             )
         if self.spectra is not None and self.spectra < 1:
             raise UsageError(f"setting 'spectra' of feddg must be at least 1 or none, not {self.spectra}")
@@ -72,7 +72,7 @@ class FedDG(Method[FedDGSettings]):
     """Episodic learning in continuous frequency space, for classification and regression on images.
 
     Clients minimise L(x; w) + L(x'; w - inner_lr * grad L(x; w)), where x' is x with its low-frequency
-    amplitudes drawn towards another client's. Before a client has a partner (in its first round, or alone) it
+    amplitudes moved towards another client's. Before a client has a partner (in its first round, or alone) it
     minimises L(x; w). The paper's boundary-oriented part is for segmentation and left out.
     """
 
@@ -112,7 +112,7 @@ class FedDG(Method[FedDGSettings]):
         return work.update(extras=extras, diagnostics=loss.means.result())
 
     def server(self, work: ServerWork) -> Tensor:
-        """Average the client models by samples, and enter new spectra into the bank."""
+        """Average the client models by samples, and add new spectra to the bank."""
         collect(work.state, work.updates.clients, work.updates.extras)
         work.diagnostics["spectra in the bank"] = sum(map(len, whole_bank(work.state).values()))
         return work.updates.mean(work.updates.samples)
@@ -158,8 +158,8 @@ class _EpisodicLoss:
     def _mixed(self, inputs: Tensor) -> Tensor:
         """Mix other clients' amplitudes into a batch.
 
-        That happens on the scale of pixels: the mean of a normalised image may be negative, and to mix
-        amplitudes of means of different sign is to mix up dark and bright.
+        Done on the scale of pixels: the mean of a normalized image may be negative, and mixing amplitudes of
+        means with different signs would confuse dark and bright.
         """
         normalize = self.work.prepare.normalize
         partners = self.partners.draw(len(inputs), generator=self.mixing).to(inputs.device)

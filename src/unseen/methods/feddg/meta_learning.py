@@ -1,7 +1,7 @@
-"""The episodic step: learn from one batch so that what was learnt also serves another (meta-learning).
+"""The episodic step: learn from one batch such that another batch benefits too (meta-learning).
 
-The weights take a trial step on the first batch (meta-train); the second is judged with those trial weights
-(meta-test). Both losses together move the true weights.
+The weights take a trial step on the first batch (meta-train); the second is evaluated with those trial
+weights (meta-test). The sum of both losses updates the true weights.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def episodic_losses(
 
     train        L_train(w), computed with `module`
     test_loss    from the outputs for `test_inputs` to L_test
-    first_order  take the trial step's gradient as a constant: d L_test / d w is then the gradient at the
-                 trial weights; otherwise second derivatives of L_train count too
+    first_order  treat the trial step's gradient as a constant: d L_test / d w is then the gradient at the
+                 trial weights; otherwise second derivatives of L_train are included
     """
     named = {name: value for name, value in module.named_parameters() if value.requires_grad}
     parameters = tuple(named.values())
@@ -57,7 +57,7 @@ class _KnownGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor, count: int, *tensors: Tensor) -> Tensor:
-        """Pass the loss on; `tensors` are the parameters and then their gradients."""
+        """Return the loss; `tensors` are the parameters and then their gradients."""
         ctx.gradients = tensors[count:]
         return loss.clone()
 

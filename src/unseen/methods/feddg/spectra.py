@@ -1,9 +1,9 @@
 """Amplitude spectra of images: low frequencies, mixing two of them, and FedDG's bank of all clients' spectra.
 
-An image's amplitudes carry much of its style (brightness, contrast, tint, softness), its phases the content.
-Images are real, so half of the spectrum determines the rest (A(-u, -v) = A(u, v)): everything here works on
-that half. Spectra are in orthonormal scale: images on the scale 0..1 have amplitudes up to the side of the
-image, which half precision holds without overflow.
+An image's amplitudes determine much of its style (brightness, contrast, tint, softness), its phases the
+content. Images are real, so half of the spectrum determines the rest (A(-u, -v) = A(u, v)): everything here
+works on that half. Spectra are in orthonormal scale: images on the scale 0..1 have amplitudes up to the side
+of the image, which half precision represents without overflow.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def low_amplitudes(images: Tensor, *, window: float) -> Tensor:
 
 
 def mix_amplitudes(images: Tensor, partners: Tensor, shares: Tensor, *, window: float) -> Tensor:
-    """Bring amplitudes in the window to (1 - share) * own + share * partner's, keeping every phase.
+    """Replace amplitudes in the window by (1 - share) * own + share * partner's, keeping every phase.
 
-    partners  amplitudes in the window, one set an image, as `low_amplitudes` gives them
-    shares    one number in [0, 1] an image
+    partners  amplitudes in the window, one set per image, as `low_amplitudes` returns them
+    shares    one number in [0, 1] per image
     """
     height, width = images.shape[-2:]
     rows, columns = low_frequencies(height, width, window=window)
@@ -63,7 +63,7 @@ _BATCH = 256
 def own_spectra(work: ClientWork, *, window: float, most: int | None) -> Tensor:
     """Compute the amplitudes in the window of `most` training images, or of all, without augmentation.
 
-    Half precision: its error of 0.05 % is far below what mixing changes, and the bank travels every round.
+    Half precision: its error of 0.05 % is far below what mixing changes, and the bank is sent every round.
     """
     drawn = torch.randperm(len(work.train), generator=work.generator("spectra"))[:most].sort().values
     parts = [
@@ -78,19 +78,19 @@ def own_spectra(work: ClientWork, *, window: float, most: int | None) -> Tensor:
 def collect(
     bank: MutableMapping[str, Tensor], clients: Sequence[str], sent: Sequence[Mapping[str, Tensor]]
 ) -> None:
-    """Enter what clients sent into the server's state."""
+    """Add the spectra that clients sent to the server's state."""
     for client, extras in zip(clients, sent, strict=True):
         if SPECTRA in extras:
             bank[_OF + client] = extras[SPECTRA].cpu()
 
 
 def whole_bank(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Select from the server's state what it sends to every client."""
+    """Select the spectra in the server's state, which it sends to every client."""
     return {key: value for key, value in state.items() if key.startswith(_OF)}
 
 
 def has_sent(received: Mapping[str, Tensor], client: str) -> bool:
-    """Whether the server has a client's spectra."""
+    """Check whether the server has a client's spectra."""
     return _OF + client in received
 
 

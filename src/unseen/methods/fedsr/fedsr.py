@@ -1,4 +1,5 @@
-"""FedSR and its two halves, FedL2R and FedCMI: a short representation that tells little beyond the class."""
+"""FedSR and its two halves, FedL2R and FedCMI: a short representation with little information beyond the
+class."""
 
 from __future__ import annotations
 
@@ -42,9 +43,9 @@ _REFERENCE = "reference"
 
 
 class RepresentationMethod(Method[R]):
-    """Clients minimise task loss + alpha_L2R * L2R + alpha_CMI * CMI; the server averages what they send.
+    """Clients minimize task loss + alpha_L2R * L2R + alpha_CMI * CMI; the server averages what they send.
 
-    probabilistic  whether representations are drawn, where the settings do not say it
+    probabilistic  whether representations are drawn, where the settings do not define it
     """
 
     paper = FEDSR_PAPER
@@ -68,7 +69,7 @@ class RepresentationMethod(Method[R]):
         """Train on one drawn representation per sample."""
         if self.objective.cmi_weight and not work.train.task_type.has_classes:
             raise UsageError(
-                f"{self.name} holds representations to a reference of their class and a regression has no "
+                f"{self.name} aligns representations with a reference per class and a regression has no "
                 "classes: use --method fedl2r, which needs none"
             )
         local = _LocalLoss(work, self.objective)
@@ -134,7 +135,7 @@ class FedSR(RepresentationMethod[FedSRSettings]):
 
     name = "fedsr"
     title = "FedSR"
-    summary = "a probabilistic representation that is kept short and near a learnt reference of its class"
+    summary = "a probabilistic representation that is kept short and near a learned reference of its class"
     sends = ("model weights", REFERENCE_SENT, "number of samples")
     in_state = ("model weights", REFERENCE_SENT)
 
@@ -145,7 +146,7 @@ class FedCMI(RepresentationMethod[FedCMISettings]):
 
     name = "fedcmi"
     title = "FedCMI"
-    summary = "a probabilistic representation held near a learnt reference of its class: half of FedSR"
+    summary = "a probabilistic representation kept near a learned reference of its class: half of FedSR"
     sends = ("model weights", REFERENCE_SENT, "number of samples")
     in_state = ("model weights", REFERENCE_SENT)
 

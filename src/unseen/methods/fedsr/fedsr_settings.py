@@ -18,8 +18,8 @@ class RepresentationSettings(Settings):
 
     bottleneck: bool = setting(
         False,
-        "whether one more linear layer, as wide as the feature, makes the representation (as in the released "
-        "code); false = it is the network's own feature",
+        "whether one more linear layer, as wide as the feature, computes the representation (as in the "
+        "released code); false = it is the network's own feature",
     )
     weighting: Weighting = setting("samples", f"{WEIGHTING} (as in the released code)")
 
@@ -37,7 +37,7 @@ class FedL2RSettings(RepresentationSettings):
     l2r_weight: float = setting(0.01, "alpha_L2R, weight of the representation's length; 0 = none")
     squared: bool = setting(
         False,
-        "true: penalise ||z||^2, as the paper has it; false: ||z||, what the released code pairs with 0.01",
+        "true: penalize ||z||^2, as in the paper; false: ||z||, which the released code uses with 0.01",
     )
 
 

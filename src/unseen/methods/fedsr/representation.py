@@ -1,4 +1,4 @@
-"""FedSR's representation, the class-conditional reference it is held to, and its two regularizers."""
+"""FedSR's representation, the class-conditional reference it is aligned with, and its two regularizers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Representation(NamedTuple):
 
 
 class ClassReference(nn.Module):
-    """Reference r(z|y): one Gaussian with diagonal covariance per class, learnt along with the model.
+    """Reference r(z|y): one Gaussian with diagonal covariance per class, learned with the model.
 
-    The released code's starting point: means 0, stds softplus(1), factor C = 1.
+    Initialized as in the released code: means 0, stds softplus(1), factor C = 1.
     """
 
     def __init__(self, classes: int, size: int, *, scale: bool) -> None:
@@ -41,9 +41,9 @@ class ClassReference(nn.Module):
         self.scale = nn.Parameter(torch.ones(())) if scale else None
 
     def forward(self, mean: Tensor, std: Tensor, targets: Tensor) -> Tensor:
-        """Compute KL(p(z|x) || r(z|y)), the mean over the batch, with C z in place of z where C is learnt.
+        """Compute KL(p(z|x) || r(z|y)), the mean over the batch, with C z instead of z where C is learned.
 
-        C z has the std |C| sigma: a C that turns negative has a divergence like any other.
+        C z has the std |C| sigma: a negative C has a divergence like any other.
         """
         if self.scale is not None:
             mean, std = self.scale * mean, self.scale.abs() * std
@@ -92,7 +92,7 @@ def join_parts(network: Network, objective: Objective, *, seed: int) -> Represen
 
 
 def make_reference(network: Network, objective: Objective) -> ClassReference:
-    """Make the reference for a network's classes and features; nothing in it is random."""
+    """Create the reference for a network's classes and features; nothing in it is random."""
     return ClassReference(network.head.out_features, network.feature_size, scale=objective.scale)
 
 

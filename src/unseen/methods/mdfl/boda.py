@@ -1,7 +1,7 @@
-"""The BoDA loss (Yang, Wang, Katabi 2022): draws a class together across domains, keeps classes apart.
+"""The BoDA loss (Yang, Wang, Katabi 2022): pulls a class together across domains and keeps classes apart.
 
-A prototype is the mean feature of one (domain, class) pair. Pairs that nobody holds are left out of
-every sum instead of standing in it with a zero vector. Prototypes are constants: no gradient reaches them.
+A prototype is the mean feature of one (domain, class) pair. Pairs without samples are left out of every sum
+instead of being counted as a zero vector. Prototypes are constants: no gradient reaches them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Prototypes:
     """Mean features of all (domain, class) pairs that occur.
 
     means             (pairs x features)
-    counts            (pairs): how many samples each mean is made of
-    domains, classes  (pairs): whose mean it is
+    counts            (pairs): number of samples of each mean
+    domains, classes  (pairs): the pair of each mean
     place             (domains x classes): the row of a pair, or NO_PAIR
     """
 
@@ -87,7 +87,7 @@ def boda_loss(
 ) -> Tensor:
     """Compute L_B of MDFL equation 8, the mean over the batch.
 
-    A sample at its pair (d, c) gives the mean over its positives (d', c), d' != d, of
+    A sample of the pair (d, c) gives the mean over its positives (d', c), d' != d, of
     -log( exp(-p E(z, mu_{d',c}) / t) / sum over all pairs but (d, c) of exp(-p E(z, mu) / t) ).
     A sample without positives gives zero.
     """

@@ -1,6 +1,6 @@
 """Class statistics of MDFL: feature sums and counts per (domain, class) pair, sent by clients to the server.
 
-The server keeps a table of the pairs' means, and describes from it how transferable classes are.
+The server keeps a table of the pairs' means, and computes from it how transferable classes are.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ MOST_PAIRS = 40
 
 
 def merge_statistics(extras: Sequence[Mapping[str, Tensor]]) -> tuple[Tensor, Tensor] | None:
-    """Add up what clients sent; None when nobody sent statistics in this round."""
+    """Add up what clients sent; None if no client sent statistics in this round."""
     sent = [extra for extra in extras if SUMS in extra]
     if not sent:
         return None
@@ -69,10 +69,10 @@ def merge_statistics(extras: Sequence[Mapping[str, Tensor]]) -> tuple[Tensor, Te
 
 
 def renew_table(state: MutableMapping[str, Tensor], sums: Tensor, counts: Tensor, *, momentum: float) -> None:
-    """Put the pairs that were reported into the table: mean <- (1 - momentum) new + momentum old.
+    """Update the table with the reported pairs: mean <- (1 - momentum) new + momentum old.
 
-    A pair seen for the first time takes its new mean whole; one that nobody reported in this round
-    (its clients sat out) keeps its former mean and count.
+    A new pair takes its mean unchanged; one that was not reported in this round (its clients did not
+    participate) keeps its former mean and count.
     """
     reported = counts > 0
     means = (sums / counts.clamp(min=1)[..., None]).float()
@@ -85,10 +85,10 @@ def renew_table(state: MutableMapping[str, Tensor], sums: Tensor, counts: Tensor
 
 
 def transferability(means: Tensor, counts: Tensor) -> dict[str, Any]:
-    """Describe the distances between pairs (equation 1 with the mean feature in place of z).
+    """Describe the distances between pairs (equation 1 with the mean feature instead of z).
 
-    `alignment` is the mean distance between domains of one class over that between classes: it falls
-    when classes draw together across domains, whatever the scale of the features.
+    `alignment` is the mean distance between domains of one class over that between classes: it falls when
+    classes move together across domains, whatever the scale of the features.
     """
     domains, classes = counts.nonzero(as_tuple=True)
     chosen = means[domains, classes].double()

@@ -1,6 +1,6 @@
 """MDFL: FedAvg whose clients also pull their features towards the other domains' class means (BoDA).
 
-The class means cross the silos: clients send per-class sums and counts of features, the server merges
+Class means are exchanged: clients send per-class sums and counts of features, the server merges
 them per domain and sends the table back. See docs/methods/mdfl.md.
 """
 
@@ -50,14 +50,14 @@ class MDFLSettings(Settings):
         False, "also divide distances by N_{d,c}, as BoDA's released code does; MDFL's equation 8 does not"
     )
     temperature: float = setting(1.0, "distances are divided by it before the softmax")
-    momentum: float = setting(0.0, "part of a former class mean that is kept (BoDA's released code: 0.2)")
+    momentum: float = setting(0.0, "fraction of a former class mean that is kept (BoDA's released code: 0.2)")
     features_from: Literal["received", "trained"] = setting(
-        "received", "take class means from the model as received, or from the client's own after its training"
+        "received", "compute class means with the received model, or with the client's own after training"
     )
     mean_samples: int | None = setting(
-        None, "most samples of a client's (domain, class) pair that its mean is taken from; none = all"
+        None, "largest number of samples of a client's (domain, class) pair for its mean; none = all"
     )
-    refresh_every: int = setting(1, "rounds between new class means; more saves a pass over the data")
+    refresh_every: int = setting(1, "rounds between updates of the class means; more saves computation")
 
     def __post_init__(self) -> None:
         if self.strength < 0 or self.nu < 0:
@@ -65,7 +65,7 @@ class MDFLSettings(Settings):
         if self.temperature <= 0:
             raise UsageError(f"setting 'temperature' of mdfl must be above 0, not {self.temperature}")
         if not 0 <= self.momentum < 1:
-            raise UsageError(f"setting 'momentum' of mdfl must lie in [0, 1), not {self.momentum}")
+            raise UsageError(f"setting 'momentum' of mdfl must be in [0, 1), not {self.momentum}")
         if self.mean_samples is not None and self.mean_samples < 1:
             raise UsageError(f"setting 'mean_samples' of mdfl must be at least 1, not {self.mean_samples}")
         if self.refresh_every < 1:
@@ -74,7 +74,7 @@ class MDFLSettings(Settings):
 
 @register
 class MDFL(Method[MDFLSettings]):
-    """Multi-domain federated learning: clients minimise L_C + strength * L_BoDA (equations 6 to 8)."""
+    """Multi-domain federated learning: clients minimize L_C + strength * L_BoDA (equations 6 to 8)."""
 
     name = "mdfl"
     title = "MDFL"
@@ -108,7 +108,7 @@ class MDFL(Method[MDFLSettings]):
         return work.update(extras=extras, diagnostics=term.diagnostics())
 
     def server(self, work: ServerWork) -> Tensor:
-        """Average the client models by samples (equation 2) and renew the table."""
+        """Average the client models by samples (equation 2) and update the table."""
         merged = merge_statistics(work.updates.extras)
         if merged is not None:
             renew_table(work.state, *merged, momentum=self.settings.momentum)
@@ -151,7 +151,7 @@ class _BoDATerm:
         return value + settings.strength * alignment
 
     def diagnostics(self) -> dict[str, float]:
-        """Return the mean L_BoDA and the fraction of samples with a positive; nothing before a table."""
+        """Return the mean L_BoDA and the fraction of samples with a positive; nothing without a table."""
         if not self._seen:
             return {}
         return {"boda loss": float(self._sum) / self._seen, "boda acts on": self._acting / self._seen}

@@ -55,7 +55,7 @@ class NoiseSplit(NamedTuple):
     """One mechanism's noise, split between the sum of updates and the count of those within the bound.
 
     updates  the noise multiplier for the sum of updates, whose parts have norm 1 in units of the bound
-    counts   the standard deviation for the sum of the counts (each +1/2 or -1/2)
+    counts   the std of the noise on the sum of the counts (each +1/2 or -1/2)
     """
 
     updates: float
@@ -89,17 +89,17 @@ class DPClientsSettings(DPSettings):
     adaptive: bool = setting(
         False, "let the clipping norm follow a quantile of the clients' norms; `clip` is then the first one"
     )
-    quantile: float = setting(0.5, "adaptive: the part of the updates that shall be within the norm")
-    clip_rate: float = setting(0.2, "adaptive: how fast the norm moves; 0.2 is the paper's")
+    quantile: float = setting(0.5, "adaptive: the target fraction of updates within the norm")
+    clip_rate: float = setting(0.2, "adaptive: learning rate of the norm (paper 0.2)")
     clip_share: float = setting(
-        0.1, "adaptive: the part of the budget (of 1/noise^2) that counting updates within the norm takes"
+        0.1, "adaptive: the fraction of the budget (of 1/noise^2) spent on counting updates within the norm"
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("quantile", "clip_share"):
             if not 0 < getattr(self, name) < 1:
-                raise UsageError(f"setting {name!r} must lie between 0 and 1, not {getattr(self, name)}")
+                raise UsageError(f"setting {name!r} must be between 0 and 1, not {getattr(self, name)}")
         if not self.clip_rate > 0:
             raise UsageError(f"setting 'clip_rate' must be above 0, not {self.clip_rate}")
 
@@ -124,7 +124,7 @@ class DPClients(Protection[DPClientsSettings]):
         if missing := explain_missing_sum(method, updates_to="clip", sum_to="add noise to"):
             return missing
         if method.needs_individual_updates:
-            return "its server half looks at every client's own update, and noise on their sum hides none"
+            return "its server half uses every client's own update, and noise on their sum hides none"
         if method.extra_kinds:
             return f"it also sends {' and '.join(method.extra_kinds)}, which has no bound and gets no noise"
         return None
@@ -135,7 +135,7 @@ class DPClients(Protection[DPClientsSettings]):
         require_no_buffers(
             self.name,
             run.module,
-            "they are no part of a clipped update, and noise would make variances negative",
+            "they are not part of a clipped update, and noise would make variances negative",
         )
 
     def resolve(self, run: PlannedRun) -> Self:

@@ -21,12 +21,12 @@ USUAL_NOISE = 1.0
 class DPSettings(Settings):
     """Settings of differential privacy; open ones are filled in before the run and recorded."""
 
-    clip: float = setting(1.0, "the largest norm of one unit's contribution; what is longer is clipped")
+    clip: float = setting(1.0, "the largest norm of one unit's contribution; longer ones are clipped")
     noise: float | None = setting(
         None, "std of the noise in units of `clip` (the noise multiplier); none = found for `epsilon`, else 1"
     )
     epsilon: float | None = setting(
-        None, "the most that the whole run may spend; none = whatever follows from `noise`"
+        None, "the largest epsilon of the whole run; none = whatever follows from `noise`"
     )
     delta: float | None = setting(
         None, "probability with which epsilon may not hold; none = 1e-5, or 1 / units^1.1 if smaller"
@@ -43,7 +43,7 @@ class DPSettings(Settings):
             if value is not None and not 0 < value < float("inf"):
                 raise UsageError(f"setting {name!r} of differential privacy must be above 0, not {value}")
         if self.delta is not None and not 0 < self.delta < 1:
-            raise UsageError(f"setting 'delta' must lie between 0 and 1, not {self.delta}")
+            raise UsageError(f"setting 'delta' must be between 0 and 1, not {self.delta}")
 
     @property
     def multiplier(self) -> float:
@@ -84,13 +84,13 @@ def resolve_noise(settings: D, *, units: int, worst: Sequence[Steps]) -> D:
     if spent > settings.epsilon:
         raise UsageError(
             f"with noise {noise:g} the run would spend epsilon {spent:.3g}, more than {settings.epsilon:g}: "
-            "leave `noise` out to have it found, or give more of it or fewer --rounds"
+            "leave out `noise` to have it computed, or use more noise or fewer --rounds"
         )
     return replace(settings, noise=noise, delta=delta)
 
 
 def privacy_record(settings: DPSettings, *, unit: str, epsilon: float, **more: Any) -> dict[str, Any]:
-    """Build the records' entry on a guarantee."""
+    """Build the record of a guarantee."""
     return {
         "epsilon": epsilon,
         "delta": settings.tolerated,
@@ -108,5 +108,5 @@ def require_no_buffers(protection: str, module: nn.Module, reason: str) -> None:
     if found:
         raise UsageError(
             f"--protect {protection} cannot take this network, it has running statistics ({found[0]!r}, ...) "
-            f"and {reason}. Put group norm in their place: --model NAME+groupnorm"
+            f"and {reason}. Use group norm instead: --model NAME+groupnorm"
         )

@@ -1,6 +1,6 @@
 """Keyed noise: normal and uniform numbers that only the holder of the key can predict.
 
-The numbers come from SHAKE-256 over (key, name, counter). With 32 secret bytes as the key nobody can subtract
+The numbers come from SHAKE-256 over (key, name, counter). With a secret key of 32 bytes, nobody can subtract
 the noise; the same key and name give the same numbers on every machine.
 """
 

@@ -86,16 +86,16 @@ class DPSamples(Protection[DPSamplesSettings]):
         return [
             f"{self.name}: at most epsilon {spent:.3g} at delta {settings.tolerated:.2g} for a training "
             f"sample after {run.rounds} rounds. It covers all that clients send while they train; what they "
-            "tell beforehand (numbers of samples and classes, table statistics) is outside it, and so are "
+            "send beforehand (numbers of samples and classes, table statistics) is outside it, and so are "
             "validation and test samples, whose scores leave",
-            f"{self.name}: every sample has a gradient of its own, which costs two to three times the time",
+            f"{self.name}: every sample needs a separate gradient, which takes two to three times as long",
             *([f"{self.name}: noise {settings.origin}"] if settings.noise_seed == "run" else []),
         ]
 
     # client half
 
     def before_training(self, work: ClientWork, context: ClientContext) -> None:
-        """Make the client draw batches and compute gradients as DP-SGD does."""
+        """Configure the client to draw batches and compute gradients as in DP-SGD."""
         key = noise_key(self.settings.noise_seed, seed=context.seed, memory=context.memory)
         stream = NoiseStream(key, self.name, context.client, context.round)
         training = _PrivateTraining(work, self.settings, stream, context.memory)
@@ -217,7 +217,7 @@ def steps_in_epoch(count: int, batch_size: int, batches: int | None) -> int:
 
 
 def _planned_steps(run: PlannedRun) -> list[Steps]:
-    """List the steps of a client that takes part in every round, for every number of samples."""
+    """List the steps of a client that participates in every round, for every number of samples."""
     plan = run.plan
     return [
         Steps(

@@ -141,7 +141,7 @@ def decode_gram(entries: Real, *, clients: int, rows: int, magnitudes: Tensor) -
     """
     pairs = list(combinations_with_replacement(range(clients), 2))
     if len(entries) != len(pairs) or len(magnitudes) != clients:
-        raise UnseenError(f"{len(entries)} inner products came for {clients} clients: {len(pairs)} expected")
+        raise UnseenError(f"received {len(entries)} inner products for {clients} clients, not {len(pairs)}")
     scaled, noise = np.zeros((clients, clients)), NOISE + NOISE_PER_ROW * rows
     for (one, other), entry in zip(pairs, entries - rows, strict=True):
         scaled[one, other] = scaled[other, one] = entry if abs(entry) > noise else 0.0
@@ -149,8 +149,8 @@ def decode_gram(entries: Real, *, clients: int, rows: int, magnitudes: Tensor) -
     bound = np.sqrt(np.outer(squares, squares)) * (1 + TOLERANCE) + TOLERANCE
     if not bool((np.abs(scaled) <= bound).all()) or float(np.abs(entries).max()) > LARGEST:
         raise UnseenError(
-            "the decrypted numbers are no inner products: a client used another key, or a ciphertext was "
-            "changed on its way"
+            "the decrypted numbers are not inner products: a client used another key, or a ciphertext was "
+            "changed in transit"
         )
     sizes = BASE ** magnitudes.numpy().astype(np.float64)
     return torch.from_numpy(scaled * np.outer(sizes, sizes))
@@ -218,7 +218,7 @@ class EncryptedRound:
         return dict(zip(self.clients, values.tolist(), strict=True))
 
     def _round_updates(self, mean: Tensor, summary: dict[str, Any]) -> RoundUpdates:
-        """Turn the decrypted mean into the input of the method's server half: one row."""
+        """Convert the decrypted mean to the input of the method's server half: one row."""
         context, packing, updates = self.context, self.packing, [update for _, update in self.received]
         parameters, _ = packing.sizes
         state = context.weights.detach().cpu().clone()

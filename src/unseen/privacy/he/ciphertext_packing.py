@@ -29,7 +29,7 @@ from unseen.training import Update
 FILLED = SLOTS - 1
 BASE = 16.0
 SMALLEST_NORM = 32.0
-"""Scaled vectors have a norm from here to below `BASE` times that, whose square a ciphertext can hold."""
+"""Scaled vectors have a norm from here to below `BASE` times that, whose square fits into a ciphertext."""
 LOWEST = -20
 """Order of magnitude of a vector of zeros, and the smallest of any vector."""
 GRID = 2.0**-20
@@ -68,14 +68,14 @@ def from_rows(rows: Sequence[Real], *, numbers: int, magnitude: int, leading: fl
     """
     if len(rows) != count_rows(numbers) or any(len(row) != SLOTS for row in rows):
         raise UnseenError(
-            f"{len(rows)} ciphertexts came where {count_rows(numbers)} of {SLOTS} numbers were expected; "
+            f"received {len(rows)} ciphertexts where {count_rows(numbers)} of {SLOTS} numbers were expected; "
             "is it the same model?"
         )
     whole = np.stack(rows)
     if not bool((np.abs(whole[:, 0] - leading) <= TOLERANCE * max(1.0, abs(leading))).all()):
         raise UnseenError(
             "what was decrypted is not what the clients encrypted: one of them used another key, or a "
-            "ciphertext was changed on its way"
+            "ciphertext was changed in transit"
         )
     rounded: Real = np.rint(whole[:, 1:].reshape(-1)[:numbers] / GRID) * (GRID * BASE**magnitude)
     return rounded
@@ -120,7 +120,7 @@ def statistics_weight(samples: int, method: MethodTraits) -> float:
 def encrypt_update(
     update: Update, start: Tensor, holder: KeyHolder, *, method: MethodTraits, layout: Layout
 ) -> dict[str, Tensor]:
-    """Encrypt a client's update: what it sends in place of its state.
+    """Encrypt a client's update, which it sends instead of its state.
 
     The loss is multiplied so that the mean of the statistics gives the mean loss by samples.
     """

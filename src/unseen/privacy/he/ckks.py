@@ -1,8 +1,8 @@
 """The CKKS scheme by TenSEAL: parameters, and the one object that holds the secret key.
 
-One level of multiplication is all that is ever needed: Gram entries multiply two fresh ciphertexts, the
-weighted sum multiplies a fresh ciphertext by a plain number. So two primes carry data (60 and 40 bits) and
-one is the library's own; 160 bits at degree 8192 are well inside the 218 that give 128-bit security.
+One level of multiplication is enough: Gram entries multiply two fresh ciphertexts, the
+weighted sum multiplies a fresh ciphertext by a plain number. So two primes are for data (60 and 40 bits) and
+one is for the library; 160 bits at degree 8192 are well inside the 218 that give 128-bit security.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def open_context(saved: bytes) -> Any:
         return import_tenseal().context_from(saved, n_threads=1)
     except ValueError as error:
         raise UnseenError(
-            f"a key of the encryption cannot be read ({error}); was it cut or changed?"
+            f"an encryption key cannot be read ({error}); was it truncated or changed?"
         ) from error
 
 
@@ -118,4 +118,4 @@ def open_ciphertext(context: Any, ciphertext: bytes) -> Any:
     try:
         return import_tenseal().ckks_vector_from(context, ciphertext)
     except (ValueError, RuntimeError) as error:
-        raise UnseenError(f"a ciphertext cannot be read ({error}); was it cut or changed?") from error
+        raise UnseenError(f"a ciphertext cannot be read ({error}); was it truncated or changed?") from error

@@ -1,6 +1,6 @@
 """Key exchange: all clients get one secret key, through a server that cannot read it.
 
-The first client that answers makes the key and encrypts it for each of the others (X25519 and
+The first client that answers creates the key and encrypts it for each of the others (X25519 and
 ChaCha20-Poly1305). A client that joins later gets it from one that has it. The server keeps the public part
 and a list of the key holders.
 """
@@ -44,16 +44,16 @@ class KeyRing:
             return {LOCKED: self._lock_for(message[ROSTER])}
         if torch.equal(step, TAKE):
             return self.take(message[LOCKED], message[KEY_ID])
-        raise UnseenError("the server asked for a step that delivering keys does not have")
+        raise UnseenError("the server asked for an unknown step of the key exchange")
 
     def introduce(self) -> Message:
-        """Send a fresh public key."""
+        """Send a new public key."""
         private = crypto.new_secret()
         self.memory[_PRIVATE] = bytes_to_tensor(private)
         return {PUBLIC: bytes_to_tensor(crypto.public_key(private))}
 
     def make(self, roster: Tensor, *, products: bool) -> Message:
-        """Make the run's key, and encrypt it for the other clients."""
+        """Create the run's key, and encrypt it for the other clients."""
         holder = KeyHolder.make(products=products)
         self._keep(holder.secret, bytes_to_tensor(crypto.new_secret()))
         return {
@@ -63,9 +63,9 @@ class KeyRing:
         }
 
     def take(self, box: Tensor, key_id: Tensor) -> Message:
-        """Decrypt the key that another client made."""
+        """Decrypt the key that another client created."""
         if _PRIVATE not in self.memory:
-            raise UnseenError("a key came that this client did not ask for")
+            raise UnseenError("received a key that this client did not ask for")
         whole = tensor_to_bytes(box)
         shared = crypto.agree(tensor_to_bytes(self.memory[_PRIVATE]), whole[: crypto.KEY_BYTES])
         lock = crypto.derive(shared, _PURPOSE, salt=tensor_to_bytes(key_id))
@@ -73,7 +73,7 @@ class KeyRing:
             secret = crypto.unlock(whole[crypto.KEY_BYTES :], lock)
         except UnseenError:
             raise UnseenError(
-                "the key of the encryption was locked for another client or changed on its way"
+                "the encryption key was encrypted for another client or changed in transit"
             ) from None
         self._keep(KeyHolder.open(secret).secret, key_id)
         return {KEY_ID: key_id}
@@ -81,9 +81,9 @@ class KeyRing:
     def holder(self, key_id: Tensor | None = None) -> KeyHolder:
         """Load the key; with `key_id`, only if it is that one."""
         if _SECRET not in self.memory:
-            raise UnseenError("it holds no key of the encryption")
+            raise UnseenError("it has no encryption key")
         if key_id is not None and not torch.equal(self.memory[KEY_ID], key_id):
-            raise UnseenError("it holds another key of the encryption than the round's")
+            raise UnseenError("it has another encryption key than the round's")
         return KeyHolder.open(tensor_to_bytes(self.memory[_SECRET]))
 
     def _lock_for(self, roster: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class KeyRing:
 
 
 def deliver_key(context: ServerContext, *, products: bool) -> None:
-    """Make sure that every client of the round holds the run's key (server half).
+    """Ensure that every client of the round has the run's key (server half).
 
     Afterwards `context.state` has the key's number and public context, and the names of all key holders.
     """
@@ -130,7 +130,7 @@ def deliver_key(context: ServerContext, *, products: bool) -> None:
 def _make_key(
     roster: dict[str, Tensor], context: ServerContext, *, products: bool
 ) -> tuple[list[str], tuple[str, Message], dict[str, Tensor]]:
-    """Have a new key made; return its first holder, the answer, and the other clients."""
+    """Request a new key; return its first holder, the answer, and the other clients."""
     for client in roster:
         others = {name: public for name, public in roster.items() if name != client}
         question = {STEP: MAKE, ROSTER: _stack(others), PRODUCTS: torch.tensor(products)}
@@ -138,7 +138,7 @@ def _make_key(
         if found is not None:
             context.state[CONTEXT], context.state[KEY_ID] = found[1][CONTEXT], found[1][KEY_ID]
             return [client], found, others
-    raise UnseenError("no client of the round could make a key for the encryption; the records say why")
+    raise UnseenError("no client of the round could create an encryption key; the records list the reasons")
 
 
 def _collect_public_keys(clients: Sequence[str], context: ServerContext) -> dict[str, Tensor]:

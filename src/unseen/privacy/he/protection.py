@@ -112,12 +112,10 @@ class Encrypted(Protection[Settings]):
         if missing := explain_missing_sum(method, updates_to="encrypt", sum_to="compute encrypted"):
             return missing
         if method.extra_kinds:
-            return (
-                f"it sends {' and '.join(method.extra_kinds)} beside the state, which is not encrypted here"
-            )
+            return f"it also sends {' and '.join(method.extra_kinds)}, which is not encrypted here"
         if method.needs_individual_updates and method.surgery is None:
             return (
-                "its server half does with single updates what cannot be done with ciphertexts (it needs "
+                "its server half processes single updates in a way that ciphertexts do not support (it needs "
                 "more than a weighted sum with coefficients from their inner products)"
             )
         return None
@@ -153,7 +151,7 @@ class Encrypted(Protection[Settings]):
         return replace(update, weights=torch.empty(0), loss=0.0, extras=sent, diagnostics={})
 
     def answer(self, message: Message, context: ClientContext) -> Message:
-        """Pass the key on, decide on a decrypted Gram matrix, or decrypt the sum."""
+        """Run a step of the key exchange, decide on a decrypted Gram matrix, or decrypt the sum."""
         ring, step = KeyRing(context.memory), message[STEP]
         if torch.equal(step, DECIDE):
             return decide_coefficients(message, ring.holder(), context)
@@ -164,7 +162,7 @@ class Encrypted(Protection[Settings]):
     # server half
 
     def begin(self, context: ServerContext) -> Message:
-        """Make sure that all clients hold the key; the server process starts meanwhile."""
+        """Ensure that all clients have the key; the server process starts meanwhile."""
         self._process = self._process or ServerProcess()
         deliver_key(context, products=context.method.surgery is not None)
         return {KEY_ID: context.state[KEY_ID]}
@@ -176,7 +174,7 @@ class Encrypted(Protection[Settings]):
         if len(received) < 2:
             raise UnseenError(
                 f"only {received[0].client!r} sent an update: the sum would be that update itself, so that "
-                "nothing was decrypted. Go on with --resume when more clients can be reached"
+                "nothing was decrypted. Continue with --resume when more clients can be reached"
             )
         return EncryptedRound(self._ready(context), context, received).aggregate()
 

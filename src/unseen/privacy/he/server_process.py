@@ -54,8 +54,8 @@ class ServerProcess:
         except (BrokenPipeError, EOFError):
             code = self._process.wait()
             raise UnseenError(
-                f"the process for encrypted arithmetic ended unexpectedly (exit code {code}); was memory "
-                "short? Go on with --resume"
+                f"the process for encrypted arithmetic ended unexpectedly (exit code {code}); did memory "
+                "run out? Continue with --resume"
             ) from None
         if isinstance(result, Exception):
             raise result
@@ -106,7 +106,7 @@ class EncryptedServer:
         """Load the public context; refuse one that can decrypt."""
         context = open_context(public)
         if context.is_private():
-            raise UnseenError("the server was handed the secret key of the encryption; it must not have it")
+            raise UnseenError("the server received the secret encryption key, which it must not have")
         self.context, self.received = context, {}
 
     def take(self, client: str, ciphertexts: Sequence[bytes]) -> None:

@@ -46,9 +46,9 @@ class MaskingSession:
         return {PUBLIC: bytes_to_tensor(both)}
 
     def deal(self, roster: Tensor, *, threshold: int) -> Message:
-        """Secret-share the mask key and the seed of the own mask, each share encrypted for its receiver."""
+        """Secret-share the mask key and the private mask's seed, each share encrypted for its receiver."""
         if DEALT in self.memory:
-            raise UnseenError("shares of this round were dealt already; a second roster is refused")
+            raise UnseenError("shares of this round were already sent; a second roster is refused")
         if len(roster) < max(threshold, FEWEST):
             raise UnseenError(f"a roster of {len(roster)} clients hides nobody: {threshold} must help")
         me, digest = self._place(roster), _digest(roster)
@@ -75,7 +75,7 @@ class MaskingSession:
         """
         me = self._require_same(roster)
         if SENT in self.memory:
-            raise UnseenError("an update was sent in this round already; masks serve once only")
+            raise UnseenError("an update was already sent in this round; masks must be used only once")
         self.memory[SENT] = torch.ones(1)
         hidden = numbers + crypto.mask(self._key("own mask"), len(numbers))
         for other in taking_part.nonzero().flatten().tolist():
@@ -93,7 +93,7 @@ class MaskingSession:
         """
         me = self._require_same(roster)
         if not bool(survivors[me]) or bool((survivors & ~taking_part).any()):
-            raise UnseenError("the list of clients that sent something cannot be right")
+            raise UnseenError("the list of clients that sent something is invalid")
         if int(survivors.sum()) < threshold:
             raise UnseenError(f"{int(survivors.sum())} clients sent something, {threshold} are needed")
         revealed = torch.zeros(len(roster), shamir.SHARE_BYTES, dtype=torch.uint8)
@@ -120,7 +120,7 @@ class MaskingSession:
     def _require_same(self, roster: Tensor) -> int:
         place = self._place(roster)
         if DEALT not in self.memory or tensor_to_bytes(self.memory[DEALT]) != _digest(roster):
-            raise UnseenError("the roster is another one than that for which shares were dealt")
+            raise UnseenError("the roster differs from the one for which shares were sent")
         return place
 
     def _box_key(self, roster: Tensor, sender: int, receiver: int) -> bytes:

@@ -1,7 +1,7 @@
 """Pack an update into one row of fixed-point numbers that can be summed over clients; unpack the sum.
 
 A number x becomes round(x * 2^bits) modulo 2^64, so that masks hide it perfectly and sums are exact. As long
-as the sum of all clients is within +-2^63 nothing wraps around; every client checks its share of that range
+as the sum of all clients is within +-2^63 nothing wraps around; every client checks its part of that range
 before it sends. Every client multiplies by its weight first, so that the sum over clients divided by the sum
 of weights is the weighted mean. The layout of the row is not secret; the numbers are.
 """
@@ -82,7 +82,7 @@ def unpack_sum(
 ) -> RoundUpdates:
     """Unpack the sum over clients into the weighted mean of their states and the reduced extras.
 
-    Integer buffers (batch counters) become the rounded mean: a sum does not tell their largest value.
+    Integer buffers (batch counters) become the rounded mean: a sum does not contain their largest value.
     """
     count, weight, loss, seen, steps = total[:HEAD]
     state = mean_from_sum(total[HEAD : HEAD + layout.size], weight=weight, clients=count, layout=layout)

@@ -50,18 +50,16 @@ _COHORT = "cohort"
 class SecureSumSettings(Settings):
     """Settings of secure aggregation."""
 
-    bits: int = setting(
-        24, "binary digits behind the point; more are finer and leave less room for large numbers"
-    )
+    bits: int = setting(24, "fractional binary digits; more are finer and leave less range for large numbers")
     threshold: int | None = setting(
         None,
-        "how many clients must remain to open a sum, and how many must conspire with the server to read a "
+        "number of clients that must remain to open a sum, or collude with the server to read a "
         "single update; none = more than half of the round's clients",
     )
 
     def __post_init__(self) -> None:
         if not 1 <= self.bits <= 52:
-            raise UsageError(f"setting 'bits' of secure-sum must lie in [1, 52], not {self.bits}")
+            raise UsageError(f"setting 'bits' of secure-sum must be in [1, 52], not {self.bits}")
         if self.threshold is not None and self.threshold < 2:
             raise UsageError(f"setting 'threshold' of secure-sum must be at least 2, not {self.threshold}")
 
@@ -81,7 +79,7 @@ class SecureSum(Protection[SecureSumSettings]):
         if missing := explain_missing_sum(method, updates_to="hide", sum_to="hide it in"):
             return missing
         if method.needs_individual_updates:
-            return "its server half looks at every client's own update, and here it would know only their sum"
+            return "its server half uses every client's own update, and here it would get only their sum"
         single = [kind for kind in method.extra_kinds if kind not in method.merges]
         if single:
             return f"its server half needs {' and '.join(single)} of every client, not only the sum"
@@ -144,7 +142,7 @@ class SecureSum(Protection[SecureSumSettings]):
         return replace(withhold_update(""), extras=sent)
 
     def begin(self, context: ServerContext) -> Message:
-        """Have the clients agree on keys."""
+        """Let the clients agree on keys."""
         cohort = form_cohort(context.clients, context.ask, needed=self.threshold)
         context.notes[_COHORT] = cohort
         return {ROSTER: cohort.roster, PART: cohort.taking_part}

@@ -48,7 +48,7 @@ def form_cohort(clients: Sequence[str], ask: Ask, *, needed: Callable[[int], int
     threshold = needed(len(names))
     roster = torch.stack([answers[name][PUBLIC] for name in names])
     dealt = ask({name: {STEP: DEAL, ROSTER: roster} for name in names})
-    _require_enough(len(dealt), threshold, "dealt out shares of their keys")
+    _require_enough(len(dealt), threshold, "sent shares of their keys")
     empty = torch.zeros_like(next(iter(dealt.values()))[SHARES])
     return Cohort(
         clients=names,
@@ -74,7 +74,7 @@ def open_sum(cohort: Cohort, masked: dict[str, Whole], ask: Ask, *, round: int) 
             if bool(survivors[place])
         }
     )
-    _require_enough(len(answers), cohort.threshold, "helped to take the masks off")
+    _require_enough(len(answers), cohort.threshold, "helped to remove the masks")
     total: Whole = np.zeros_like(next(iter(masked.values())))
     for numbers in masked.values():
         total = total + numbers
@@ -92,7 +92,7 @@ def open_sum(cohort: Cohort, masked: dict[str, Whole], ask: Ask, *, round: int) 
 
 def _require_matching_key(private: bytes, lost: int, cohort: Cohort) -> None:
     if crypto.public_key(private) != tensor_to_bytes(cohort.roster[lost])[: crypto.KEY_BYTES]:
-        raise UnseenError(f"the shares of {cohort.clients[lost]!r}'s mask key do not fit its public key")
+        raise UnseenError(f"the shares of {cohort.clients[lost]!r}'s mask key do not match its public key")
 
 
 def _secret_of(place: int, cohort: Cohort, answers: dict[str, Message]) -> bytes:
@@ -105,7 +105,7 @@ def _secret_of(place: int, cohort: Cohort, answers: dict[str, Message]) -> bytes
     try:
         return shamir.join(helpers)
     except ValueError as error:
-        raise UnseenError(f"the masks of {cohort.clients[place]!r} cannot be taken off: {error}") from error
+        raise UnseenError(f"the masks of {cohort.clients[place]!r} cannot be removed: {error}") from error
 
 
 def _reveal_request(cohort: Cohort, survivors: Tensor, place: int) -> Message:
@@ -122,5 +122,5 @@ def _require_enough(found: int, threshold: int, what: str) -> None:
     if found < threshold:
         raise UnseenError(
             f"secure summation: {found} clients {what}, at least {threshold} are needed; nothing was read. "
-            "Go on with --resume when more can be reached, or allow fewer with --protect-set threshold=N"
+            "Continue with --resume when more can be reached, or allow fewer with --protect-set threshold=N"
         )
