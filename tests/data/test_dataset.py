@@ -23,7 +23,7 @@ def test_rows_and_values():
 @pytest.mark.parametrize(
     ("inputs", "targets", "words"),
     [
-        (np.zeros((3, 2)), [1, 2], "one length"),
+        (np.zeros((3, 2)), [1, 2], "the same length"),
         (np.zeros((2, 3, 4)), [1, 2], "neither images"),
         (np.array([["a"], ["b"]]), [1, 2], "neither images"),
     ],

@@ -282,5 +282,5 @@ class TestGet:
             get_data("vlsc", root=tmp_path)
         with pytest.raises(UsageError, match="UNSEEN_DATA"):
             get_data("vlcs", root=None)
-        with pytest.raises(UsageError, match="no address"):
+        with pytest.raises(UsageError, match="not an address"):
             get_data("rotated-mnist", root=tmp_path, mirror="ftp://somewhere")

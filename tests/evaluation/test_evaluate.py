@@ -200,7 +200,7 @@ def test_without_groups_and_validation_domains_nothing_new_is_recorded(make_tiny
 
 
 def test_a_domain_has_one_role(grouped, tmp_path):
-    with pytest.raises(UsageError, match="cannot be held out and choose"):
+    with pytest.raises(UsageError, match="cannot be held out and used for validation"):
         train(grouped, hold_out="held", validate_on="held", out=tmp_path / "run")
     with pytest.raises(UsageError, match="unknown validation domain"):
         train(grouped, hold_out="held", validate_on="chose", out=tmp_path / "run")

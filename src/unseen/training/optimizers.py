@@ -2,7 +2,7 @@
 
 Any `torch.optim` class works that takes `lr` and `weight_decay`, updates every weight by itself and needs no
 closure: the flat parameters are one tensor to it, so a step is a few whole-vector operations and no loop over
-tensors. A layer-wise optimizer (LAMB, LARS, Muon) would see one single layer. A plugin adds one with one line:
+tensors. A layer-wise optimizer (LAMB, LARS, Muon) would see one single layer. A plugin adds one in a line:
 
     OPTIMIZERS.register("nadam")(Optimizer(torch.optim.NAdam, "Adam with Nesterov momentum"))
 """
