@@ -103,7 +103,7 @@ class RunConfig:
     )
     clients_per_domain: int = option(1, "Clients that share a domain.", CLIENTS)
     alpha: float = option(0.5, "Dirichlet: small = clients have few classes each.", CLIENTS)
-    heterogeneity: float = option(1.0, "Mixed: 1 = one domain per client, 0 = all alike.", CLIENTS)
+    heterogeneity: float = option(1.0, "Mixed: 1 = one domain per client, 0 = the same mix for all.", CLIENTS)
     fraction: float = option(1.0, "Fraction of the clients that train in a round.", CLIENTS)
 
     method: str = option("fedavg", "Federated method.", TRAINING, registry="methods")

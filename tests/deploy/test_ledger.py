@@ -48,5 +48,5 @@ def test_errors_and_notices_are_told() -> None:
     line = {"ask": "train", "round": 2, "values": {}, "error": "disk full", "notice": "round 1: set aside"}
     assert list(describe_entry(line)) == [
         "the coordinator says: round 1: set aside",
-        "could not do what was asked: disk full",
+        "request failed: disk full",
     ]

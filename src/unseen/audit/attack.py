@@ -34,7 +34,7 @@ class AttackResult:
 
     @property
     def recognised(self) -> int:
-        """How many images were rebuilt."""
+        """Number of rebuilt images."""
         return sum(one.recognised for one in self.reconstructions)
 
 
@@ -84,7 +84,7 @@ def attack(
 
 
 def _control(experiment: Experiment, holding: Indices, rows: Indices) -> Indices:
-    """Choose as many images of the client that are not in the update, or all there are."""
+    """Choose the same number of the client's images that are not in the update, or all of them."""
     drawing = numpy_generator(experiment.seed, "audit: control", int(rows[0]))
     others: Indices = drawing.permutation(np.setdiff1d(holding, rows))
     return others[: len(rows)]

@@ -22,7 +22,7 @@ def attacks_of_kind(audited: ProtectionAudit, kind: str) -> list[AttackResult]:
 
 
 class Count(NamedTuple):
-    """How many images were rebuilt, out of how many, and how many chance would have found."""
+    """Number of rebuilt images, of all images, and of images that chance would have found."""
 
     found: int
     total: int

@@ -1,4 +1,4 @@
-"""Writing the outputs of a bench (page, Markdown, LaTeX, CSV, figures) from its results alone."""
+"""Write the outputs of a bench (page, Markdown, LaTeX, CSV, figures) from its results alone."""
 
 from __future__ import annotations
 

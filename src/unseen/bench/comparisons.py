@@ -123,13 +123,13 @@ def comparison_sentence(
     if p is None:
         known = "without spread no t-test can be made"
         return f"{ours} is {amount} {side} {baseline} in each of {pairs} pairs; {known}{lacking}"
-    told = f"{p_text(p)}{' (Holm)' if comparisons > 1 else ''}, over {pairs} pairs"
+    evidence = f"{p_text(p)}{' (Holm)' if comparisons > 1 else ''}, over {pairs} pairs"
     if p >= LEVEL:
         few = f"; {pairs} pairs are few, so a real difference may hide" if pairs < FEW_PAIRS else ""
         where = f"{ours} is {amount} {side} on average" if comparison.difference else "equal on average"
-        return f"No significant difference between {ours} and {baseline}: {where}, {told}{lacking}{few}"
+        return f"No significant difference between {ours} and {baseline}: {where}, {evidence}{lacking}{few}"
     verb = "beats" if comparison.difference > 0 else "falls behind"
-    return f"{ours} {verb} {baseline} by {amount}, {told}{lacking}{_doubt(comparison)}"
+    return f"{ours} {verb} {baseline} by {amount}, {evidence}{lacking}{_doubt(comparison)}"
 
 
 def difference_text(difference: float, metric: str) -> str:

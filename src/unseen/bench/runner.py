@@ -1,4 +1,4 @@
-"""Running a bench: plan, run the missing jobs, and plan again, until nothing is missing."""
+"""Run a bench: plan, run the missing jobs, and plan again, until nothing is missing."""
 
 from __future__ import annotations
 

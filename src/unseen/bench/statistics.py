@@ -220,15 +220,15 @@ def expected_accuracy(
 def expectation_sentence(expected: Expected, method: str) -> str:
     """Describe the expected accuracy of a method in one or two sentences."""
     value, metric = format_value(expected.mean, expected.metric), expected.metric
-    told = value if is_fraction(metric) else f"{metric_label(metric)} {value}"
+    shown = value if is_fraction(metric) else f"{metric_label(metric)} {value}"
     if expected.low is None or expected.high is None:
         return (
-            f"{method}: {told} on the only held-out domain. One domain cannot say how much sites differ, "
+            f"{method}: {shown} on the only held-out domain. One domain cannot say how much sites differ, "
             "so there is no interval for a new one."
         )
     wide = "" if expected.domains >= 4 else f" With only {expected.domains} domains this is very uncertain."
     return (
-        f"{method}: expect {told} on a new site, the mean over {expected.domains} held-out domains; "
+        f"{method}: expect {shown} on a new site, the mean over {expected.domains} held-out domains; "
         f"the mean over all such sites lies between {format_value(expected.low, metric)} and "
         f"{format_value(expected.high, metric)} with 95 % confidence, a single new site between "
         f"{format_value(expected.site_low, metric)} and {format_value(expected.site_high, metric)}.{wide}"

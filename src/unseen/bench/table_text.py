@@ -1,4 +1,4 @@
-"""Tables as text: the cells as they appear in the terminal, Markdown, LaTeX and the page alike."""
+"""Tables as text: the same cells for the terminal, Markdown, LaTeX and the page."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ Callbacks = Callback | Iterable[Callback] | None
 
 
 class CallbackList(Callback):
-    """Several callbacks as one. One that raises is dropped with a note; `StopTrainingError` alone passes."""
+    """Several callbacks as one. One that raises is dropped with a note; `StopTrainingError` propagates."""
 
     def __init__(self, callbacks: Callbacks = None) -> None:
         if isinstance(callbacks, Callback):

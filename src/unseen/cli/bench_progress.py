@@ -69,7 +69,7 @@ _SHOWN_FAILURES = 5
 
 @dataclass
 class _Running:
-    """A running job: where this attempt began, and its progress."""
+    """A running job: the start of this attempt, and its progress."""
 
     started: float = field(default_factory=time.monotonic)
     first_round: int | None = None

@@ -27,7 +27,7 @@ def join_command(
         typer.Option(help="This site's folder: its key, logs and client state; SITE-home if not given."),
     ] = None,
     skip_unreadable: Annotated[
-        bool, typer.Option("--skip-unreadable", help="Take part although some images cannot be read.")
+        bool, typer.Option("--skip-unreadable", help="Skip images that cannot be read.")
     ] = False,
 ) -> None:
     """Take part in training with this site's data, which stays here. Runs until Ctrl-C.
@@ -56,7 +56,7 @@ def join_command(
 
     source = str(Path(data).expanduser().absolute()) if Path(data).expanduser().exists() else data
     with locked(place.path / "lock", place=place.path, option="--home"), terminated_like_interrupted():
-        say(f"site {invited.site}, public key {place.key.public}, what leaves: {place.path / 'sent.jsonl'}")
+        say(f"site {invited.site}, public key {place.key.public}, sent values: {place.path / 'sent.jsonl'}")
         try:
             stay_connected(place, source, say)
         except KeyboardInterrupt:

@@ -175,7 +175,7 @@ def predictions_csv(
 
 
 def predictions_json(predictions: Sequence[Prediction], card: ModelCard, *, top: int) -> dict[str, Any]:
-    """Return predictions and model as JSON values; `ranked` only where several classes are asked for."""
+    """Return predictions and model as JSON values; `ranked` only if several classes are requested."""
     name = "file" if card.encoding is None else "row"
 
     def plain(item: Prediction) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def describe_entry(line: Mapping[str, Any]) -> Iterator[str]:
     if "notice" in line:
         yield f"the coordinator says: {line['notice']}"
     if "error" in line:
-        yield f"could not do what was asked: {line['error']}"
+        yield f"request failed: {line['error']}"
         return
     place = f"round {line['round']}: " if "round" in line else ""
     sent = ", ".join(f"{kind} {format_bytes(number)}" for kind, number in line["values"].items())

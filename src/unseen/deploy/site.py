@@ -78,7 +78,7 @@ class Site:
             return part.consult(request)
         if what == "evaluate":
             return part.evaluate(request)
-        raise UnseenError(f"was asked for {what!r}, which this version of Unseen does not know")
+        raise UnseenError(f"received a request {what!r} that this version of Unseen does not know")
 
 
 class SitePart:

@@ -1,6 +1,6 @@
 """The federation's certificate authority (CA), and the coordinator's server certificate signed by it.
 
-Both are created once and kept: sites hold the CA certificate, so a new CA would lock them out. Key files are
+Both are created once and kept: sites store the CA certificate, so a new CA would lock them out. Key files are
 readable by their owner only.
 """
 

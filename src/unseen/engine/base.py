@@ -19,7 +19,7 @@ from unseen.training import Update
 class Reply:
     """A client's answer in a round.
 
-    reason  why there is no update, or why the one that came cannot be used; empty where it can
+    reason  why there is no update, or why the received one cannot be used; empty where it can
     """
 
     client: str

@@ -41,7 +41,7 @@ _METRICS = {
 
 @dataclass(frozen=True)
 class Schedule:
-    """How many rounds, with which clients, and how the round whose model is kept is selected.
+    """Number of rounds, sampling of clients, and selection of the round whose model is kept.
 
     fraction        fraction of the clients that take part in a round
     evaluate_every  rounds between evaluations; the last round is always evaluated

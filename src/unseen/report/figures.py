@@ -1,7 +1,7 @@
 """The figures of a run's page; a plugin adds one with `register_figure`.
 
-A figure draws itself from a run alone, as one chart or several panels with a label each ("" when the title
-says enough), or returns nothing when the run has no data for it.
+A figure draws itself from a run alone, as one chart or several panels with a label each ("" if the title
+is enough), or returns nothing if the run has no data for it.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ _BUILT_IN: dict[str, Figure[Run]] = {
     "distances": Figure(
         "Distances between the clients' models",
         "Root mean square of the distance of two clients' weights in a layer, before they are merged. Where "
-        "clients of different domains are farther apart than those of one, the layer carries the domain.",
+        "clients of different domains are farther apart than those of one, the layer is domain-specific.",
         method_figures.model_distances,
         order=130,
     ),

@@ -37,7 +37,7 @@ class Tile(NamedTuple):
 
 
 class DataTable(NamedTuple):
-    """A table for the macro `data_table`: columns after the first `text_columns` hold numbers.
+    """A table for the macro `data_table`: columns after the first `text_columns` are numbers.
 
     tall  limits the height of its box
     lead  highlights the first row

@@ -93,7 +93,7 @@ def protection_key(client: str) -> str:
 
 
 class ClientState(MutableMapping[str, Tensor]):
-    """A client's named tensors; knows whether it was changed."""
+    """A client's named tensors, with a flag that is set by changes."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self._tensors = tensors

@@ -1,4 +1,4 @@
-"""What a recipe needs to run here: its data, pretrained weights, and about how many training samples."""
+"""Requirements of a recipe: its data, pretrained weights, and the approximate number of training samples."""
 
 from __future__ import annotations
 

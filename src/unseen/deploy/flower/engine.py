@@ -176,7 +176,7 @@ class FlowerEngine:
     def _accumulators(
         self, answer: SiteMessage | NoAnswer, count: int
     ) -> Sequence[MetricAccumulator | NoAnswer]:
-        """Read the sums of as many evaluations as were asked for."""
+        """Read the sums of `count` evaluations."""
         if isinstance(answer, NoAnswer):
             return [answer] * count
         experiment = self.workspace.experiment

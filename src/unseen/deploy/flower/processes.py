@@ -22,7 +22,9 @@ from unseen.errors import UnseenError
 LOOPBACK = "127.0.0.1"
 STOP_SECONDS = 10.0
 Process = subprocess.Popen[str]
-BESIDE = 'python="$1" folder="$2"; shift 2; "$python" -m unseen.deploy.flower.prefork "$folder" & exec "$@"'
+WITH_PREFORK = (
+    'python="$1" folder="$2"; shift 2; "$python" -m unseen.deploy.flower.prefork "$folder" & exec "$@"'
+)
 """Shell script: start the prefork server as a child, then exec the program."""
 
 
@@ -120,7 +122,7 @@ def _start_beside_warm(arguments: list[str], home: Path, warm: Path | None, log:
     if warm is not None:
         return _start(arguments, environment, log)
     write_launchers(folder)
-    return _start(["sh", "-c", BESIDE, "sh", sys.executable, str(folder), *arguments], environment, log)
+    return _start(["sh", "-c", WITH_PREFORK, "sh", sys.executable, str(folder), *arguments], environment, log)
 
 
 def _start(arguments: list[str], environment: dict[str, str], log: IO[str] | None) -> Process:

@@ -97,7 +97,7 @@ class WorkerEngine:
         if self._scratch.in_memory:
             return ()
         return (
-            f"the update matrix ({self._rows.nbytes / 2**30:.1f} GiB) does not fit into memory: it is a file",
+            f"the update matrix ({self._rows.nbytes / 2**30:.1f} GiB) does not fit in memory: it is on disk",
         )
 
     def train(self, clients: Sequence[int], start: RoundStart) -> tuple[Tensor, list[Reply]]:
@@ -208,7 +208,7 @@ class WorkerEngine:
         process = self._processes[self._pipes.index(pipe)]
         process.join(timeout=5)
         return UnseenError(
-            f"a worker process ended unexpectedly (exit code {process.exitcode}); was memory short? "
+            f"a worker process ended unexpectedly (exit code {process.exitcode}); out of memory? "
             "Continue with --resume and fewer --workers"
         )
 

@@ -69,7 +69,7 @@ class TrainTask:
 class TrainAnswer:
     """An update without its weights (they are in the row), and the current versions of the client's state.
 
-    in_row  whether the row holds the client's state; it does not where that is sealed or withheld
+    in_row  whether the row contains the client's state; it does not where that is sealed or withheld
     reason  why the update cannot be used, if it cannot: checked here, while the numbers are in the cache
     """
 
