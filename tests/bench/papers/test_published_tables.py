@@ -65,14 +65,14 @@ def test_a_table_is_whole(name):
     assert table.paper.key in published_papers() and table.table and table.caption and table.runs
     assert len(table.columns) == len(table.headings) == len(set(table.columns))
     assert table.metric in {"accuracy", "in-domain accuracy", "pearson", "hours", "p"}
-    assert table.rows or "not in the copy at hand" in table.note
+    assert table.rows or "not in our copy" in table.note
     highest = {"percent": 100, "r": 1, "hours": 24, "p": 1}[table.unit]
     models = {summary.name for summary in list_models()}
     for row in table.rows.values():
         assert len(row.values) == len(table.columns) and len(row.errors) in (0, len(table.columns))
         assert all(value is None or 0 < value <= highest for value in row.values)
         assert all(error is None or 0 < error < 3 for error in row.errors)
-        assert None not in row.values or "lost" in table.note
+        assert None not in row.values or "our copy lacks" in table.note
         assert row.average is None or table.average
         assert row.method is None or row.method in METHODS
         assert (row.model or table.model) in models | {None}
@@ -82,7 +82,7 @@ def test_a_table_is_whole(name):
 def test_printed_averages_are_means_of_their_rows(name):
     for row in load_published(name).rows.values():
         if row.average is None or None in row.values:
-            assert "copy at hand" in load_published(name).note
+            assert "our copy" in load_published(name).note
             continue
         mean = sum(value for value in row.values if value is not None) / len(row.values)
         last_place = 10.0**-row.decimals
