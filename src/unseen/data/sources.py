@@ -141,7 +141,7 @@ def resolve_data_root(named: str | Path | None) -> Path | None:
 
 
 def require_data_root(request: DataRequest, *, needs: str) -> Path:
-    """Return the data root of a request, or say which files have to be below it."""
+    """Return the data root of a request, or explain which files have to be below it."""
     root = resolve_data_root(request.root)
     if root is not None:
         return root

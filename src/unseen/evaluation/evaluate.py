@@ -67,7 +67,7 @@ class GroupedAccumulator(MetricAccumulator):
 
     @property
     def numbers(self) -> int:
-        """The number of values it holds."""
+        """The number of stored values."""
         return sum(group.numbers for group in self.groups.values())
 
     def add(self, outputs: Tensor, targets: Tensor) -> None:

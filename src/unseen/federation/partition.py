@@ -90,14 +90,15 @@ def require_separable(config: PartitionConfig) -> None:
     """Refuse clients that would hold samples of several sites."""
     if not getattr(PARTITIONS[config.kind], _WITHIN, False):
         raise UsageError(
-            f"the partition {config.kind!r} gives clients samples of several sites, which do not share any"
+            f"the partition {config.kind!r} assigns samples of several sites to one client, but sites "
+            "do not share samples"
         )
 
 
 def assign_clients(
     data: DataSet, config: PartitionConfig, *, splits: Mapping[str, Labels], seed: int
 ) -> Assignment:
-    """Name the clients, and give for every domain of `splits` the client of each of its samples."""
+    """Name the clients, and assign each sample of every domain of `splits` to a client."""
     each = config.clients_per_domain
     for domain, labels in splits.items():
         available = int(np.count_nonzero(labels == Split.TRAIN))

@@ -55,8 +55,8 @@ class Method(Configurable[S], ABC):
                               with the weights of the states, or their `sum`; what is not named here it
                               needs of each client, and secure summation cannot serve it
     beyond_losses             how the client half uses its samples other than by the loss that each has alone,
-                              given to `work.fit`; empty if it does not; none = not said, which is taken for
-                              a yes unless the client half is the one here
+                              given to `work.fit`; empty if it does not; none = not declared, which counts as
+                              a use unless the client half is the default
     """
 
     name: ClassVar[str]

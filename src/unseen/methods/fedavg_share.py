@@ -48,7 +48,7 @@ class FedAvgShare(Method[FedAvgShareSettings]):
 
     name = "fedavg-share"
     title = "FedAvg-Share"
-    summary = "FedAvg; clients also give some raw samples into a pool that all train on"
+    summary = "FedAvg; clients also add some raw samples to a pool that all train on"
     paper = Paper(
         title="Federated Learning with Non-IID Data",
         authors="Zhao, Li, Lai, Suda, Civin, Chandra",

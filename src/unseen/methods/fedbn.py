@@ -21,7 +21,7 @@ from unseen.training import ClientWork, Update
 KEPT = "batch norm"
 NOTHING_TO_KEEP = (
     "fedbn: this network has no batch norm, so nothing stays at the clients and the method is FedAvg; "
-    "choose a model with batch norm (resnet18, say)"
+    "choose a model with batch norm (such as resnet18)"
 )
 
 

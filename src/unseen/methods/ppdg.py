@@ -29,8 +29,8 @@ class PPDGSettings(Settings):
         if not 0 <= self.strength < 0.5:
             raise UsageError(
                 f"PPDG's strength must be at least 0 and below 0.5, not {self.strength}: its convergence is "
-                "proved only there (paper, equations 8 and 11), and from 0.5 on a client is pushed past the "
-                "one it should meet"
+                "proved only there (paper, equations 8 and 11), and from 0.5 on a client is moved past the "
+                "other one"
             )
 
 

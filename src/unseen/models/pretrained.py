@@ -70,7 +70,7 @@ class WeightsReport:
 
     @property
     def head_loaded(self) -> bool:
-        """Whether the classifier came from the file too."""
+        """Whether the classifier was loaded from the file too."""
         return not self.head
 
     def notes(self) -> tuple[str, ...]:
@@ -177,7 +177,7 @@ _WRAPPERS = ("state_dict", "model_state_dict", "model")
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file, or a torch file that holds nothing but tensors, as {name: tensor}."""
+    """Read a safetensors file, or a torch file with nothing but tensors, as {name: tensor}."""
     if not path.is_file():
         raise UnseenError(f"no such weights file: {path}")
     suffix = path.suffix.lower()

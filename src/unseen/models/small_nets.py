@@ -49,7 +49,7 @@ def lenet_dropout(spec: InputSpec) -> StagedNetwork:
 
     Its full network makes an exception for a class LeNet, which is not released with it. The code is built
     on the Transfer-Learning-Library, whose LeNet for digits has these two convolutions and two fully
-    connected layers, as the paper says. Dropout comes after the tapped maps, where it does the same.
+    connected layers, as the paper says. Dropout follows the tapped maps, where its effect is the same.
     Maps are not kept in blocks: blocks of 16 would be padded to 32 and 64 channels.
     """
     channels, height, width = spec.image_shape("lenet-dropout", smallest=4)
@@ -123,7 +123,7 @@ def cnn_2(spec: InputSpec) -> StagedNetwork:
 def custom_net(spec: InputSpec) -> StagedNetwork:
     """MDFL's CustomNet: CNN-2 with a max pool in front of the activation of each convolution.
 
-    The paper says "an additional maxpool layer before each activation layer" and gives no sizes:
+    The paper specifies "an additional maxpool layer before each activation layer" and gives no sizes:
     all others are those of CNN-2. The adaptive pool reduces maps to the 5x5 they have at 28x28.
     """
     channels, height, width = spec.image_shape("customnet", smallest=10)

@@ -35,7 +35,7 @@ S = TypeVar("S", bound=Settings)
 class Protection(Configurable[S]):
     """Base class of protections; every call has a default that changes nothing.
 
-    A round goes: `begin` (server), then for each client `before_training`, the method's client half and
+    A round is: `begin` (server), then for each client `before_training`, the method's client half and
     `seal` (client), then `finish` (server), the method's server half, and `conclude` (server). In `begin`,
     `finish` and `conclude` the server may `context.ask(...)` clients, who reply by `answer`.
 

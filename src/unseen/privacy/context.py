@@ -27,7 +27,7 @@ class MethodTraits:
 
     sends      every kind of value that leaves a client
     in_state   those of them that are part of the flat state
-    weighting  weights of the clients in the one mean of states that the server half takes
+    weighting  weights of the clients in the mean of states that the server half computes
     merges     of the extras: whether the server half needs only their mean (with the same weights as the
                states) or their sum over the clients; of extras not named it needs each client's
     surgery    its server half, if it combines states with coefficients that depend only on their Gram matrix
@@ -99,7 +99,7 @@ class ClientContext:
 
 
 Ask = Callable[[Mapping[str, Message]], dict[str, Message]]
-"""Sends each named client its message, and returns the answers of those that gave one."""
+"""Sends each named client its message, and returns the answers received."""
 
 
 def _nobody(_: Mapping[str, Message]) -> dict[str, Message]:

@@ -86,7 +86,7 @@ def write_graph(saved: SavedModel, file: Path, *, header: str) -> None:
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
             )
             if program is None:
-                raise AssertionError("torch.onnx.export gave no program")
+                raise AssertionError("torch.onnx.export returned no program")
             program.model.metadata_props["unseen"] = header
             program.save(file, external_data=False)
     except OSError:

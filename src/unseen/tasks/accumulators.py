@@ -34,7 +34,7 @@ class MetricAccumulator(ABC):
     @property
     @abstractmethod
     def numbers(self) -> int:
-        """The number of values it holds, all of which a site sends."""
+        """The number of stored values, all of which a site sends."""
 
     @abstractmethod
     def add(self, outputs: Tensor, targets: Tensor) -> None:
@@ -72,7 +72,7 @@ class _TaskAccumulator(MetricAccumulator):
 
     @property
     def numbers(self) -> int:
-        """The number of values it holds."""
+        """The number of stored values."""
         return sum(value.size for value in self.to_arrays().values())
 
     def metrics(self) -> Metrics:
@@ -150,9 +150,9 @@ class ClassificationAccumulator(_TaskAccumulator):
 
 
 class RegressionAccumulator(_TaskAccumulator):
-    """Moments of standardized truth and prediction; `scale` brings the error back to the target's unit.
+    """Moments of standardized truth and prediction; `scale` converts the error back to the target's unit.
 
-    Standardized by the sources' mean and standard deviation, the moments of large targets do not cancel.
+    Standardized by the sources' mean and std, the moments of large targets do not cancel.
     """
 
     def __init__(self, scale: float = 1.0, task: Task | None = None) -> None:

@@ -32,7 +32,7 @@ class Task(ABC):
     primary_metric        the metric that selection rules maximize and that headlines show
     curve_metrics         the metrics whose course over the rounds is drawn
     has_classes           whether targets are class numbers (int64) instead of quantities (float32)
-    standardizes_targets  whether the targets of tables are scaled to mean 0 and standard deviation 1
+    standardizes_targets  whether the targets of tables are scaled to mean 0 and std 1
     output_names          names of what an exported model returns, in the order of `served_outputs`
     """
 
@@ -60,7 +60,7 @@ class Task(ABC):
         """Create an empty accumulator.
 
         outputs       how many numbers a model predicts per sample
-        target_scale  standard deviation by which targets were divided
+        target_scale  std by which targets were divided
         """
 
     @abstractmethod

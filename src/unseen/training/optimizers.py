@@ -100,7 +100,7 @@ class FlatTorchOptimizer:
 class Optimizer:
     """Registry entry: a `torch.optim` class and how runs use it.
 
-    options         keyword arguments besides `lr` and `weight_decay`, which every run gives
+    options         keyword arguments in addition to `lr` and `weight_decay`, which every run sets
     sums_gradients  whether a client's update is a fixed weighted sum of its gradients, as in SGD; methods
                     that rely on it (FedNova, SCAFFOLD) refuse other optimizers
     search          ranges of run options that a hyperparameter search draws from

@@ -119,7 +119,7 @@ def _notes(layout: ClassFolders, scan: FolderScan, images: int, size: int) -> li
     """Describe how this copy differs from the release."""
     notes = []
     if layout.side:
-        notes.append(f"images brought to {size} px from {_side_text(scan, layout.side)}")
+        notes.append(f"images resized to {size} px from {_side_text(scan, layout.side)}")
     if layout.images and images != layout.images:
         notes.append(f"{images} images; the release has {layout.images}")
     return notes

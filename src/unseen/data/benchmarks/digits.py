@@ -277,7 +277,7 @@ def _in_chunks(images: Pixels, side: int, work: Callable[[Tensor], Tensor]) -> P
 SOURCES.register("digits")(
     Source(
         load=load_digits,
-        summary="digits of MNIST, MNIST-M, USPS, SVHN and SYN, those that are there, 32x32 RGB",
+        summary="digits of MNIST, MNIST-M, USPS, SVHN and SYN, those that are present, 32x32 RGB",
         domains=", ".join(DIGIT_DOMAINS),
         acquisition=Acquisition(
             licence="; ".join(f"{part.title} {part.licence}" for part in (MNIST, USPS, SVHN)),

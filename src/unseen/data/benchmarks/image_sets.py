@@ -114,13 +114,13 @@ register(
 )
 register(
     OFFICE_HOME,
-    "Office-Home: things of office and home, 15588 images, 65 classes",
+    "Office-Home: objects of office and home, 15588 images, 65 classes",
     licence="a fair use notice, on its page",
     where=f"www.hemanthdv.org/officeHomeDataset.html, or {DOMAINBED}",
 )
 register(
     TERRA_INCOGNITA,
-    "TerraIncognita: animals before four camera traps, about 24800 images, 10 classes",
+    "TerraIncognita: animals at four camera traps, about 24800 images, 10 classes",
     licence="Community Data License Agreement, permissive",
     where="lila.science/datasets/caltech-camera-traps; github.com/facebookresearch/DomainBed "
     "(domainbed/scripts/download.py) downloads it and sorts it into folders",

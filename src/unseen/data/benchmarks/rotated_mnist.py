@@ -140,14 +140,14 @@ _MNIST_ACQUISITION = Acquisition(
 SOURCES.register("rotated-digits")(
     Source(
         load=load_rotated_digits,
-        summary="scikit-learn's 1797 handwritten digits turned by six angles, 16x16 grey; no download",
+        summary="scikit-learn's 1797 handwritten digits rotated by six angles, 16x16 grey; no download",
         domains=_DOMAINS,
     )
 )
 SOURCES.register("rotated-mnist")(
     Source(
         load=load_rotated_mnist,
-        summary="MNIST turned clockwise, the same 100 images per class at every angle (CSAC), 28x28 grey",
+        summary="MNIST rotated clockwise, the same 100 images per class at every angle (CSAC), 28x28 grey",
         domains=_DOMAINS,
         acquisition=_MNIST_ACQUISITION,
         present=_present_angles,
@@ -156,7 +156,7 @@ SOURCES.register("rotated-mnist")(
 SOURCES.register("rotated-mnist-disjoint")(
     Source(
         load=load_rotated_mnist_disjoint,
-        summary="all 70000 of MNIST turned counter-clockwise, each at one angle (DomainBed), 28x28 grey",
+        summary="all 70000 of MNIST rotated counter-clockwise, each at one angle (DomainBed), 28x28 grey",
         domains=_DOMAINS,
         acquisition=_MNIST_ACQUISITION,
         present=_present_angles,

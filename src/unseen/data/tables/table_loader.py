@@ -107,7 +107,7 @@ def load_rows(path: Path, columns: tuple[Column, ...]) -> Floats:
 
 
 def _check_request(path: Path, table: Any, request: DataRequest) -> None:
-    """Refuse columns that are not there or cannot hold a domain or a target."""
+    """Refuse columns that are missing or cannot be a domain or a target."""
     from pyarrow import types
 
     for option, name in (("--domain-column", request.domain_column), ("--target", request.target_column)):

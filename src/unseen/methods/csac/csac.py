@@ -51,7 +51,7 @@ class CSACSettings(Settings):
         None, "batches of an epoch of acquisition; none = as in the other rounds"
     )
     label_smoothing: float = setting(0.1, "label smoothing in acquisition; 0 = off", search=Uniform(0.0, 0.2))
-    cross_entropy: bool = setting(True, "whether calibration minimises the task's own loss too")
+    cross_entropy: bool = setting(True, "whether calibration also minimizes the task's own loss")
     strategy: LayerWeighting = setting(
         "divergence", "clients that count more in the merged model: those far from the mean, near it, or none"
     )

@@ -78,7 +78,7 @@ class FedADGSettings(Settings):
     )
     generator_goal: Literal["recognised", "mistaken"] = setting(
         "recognised",
-        "generator's loss: recognised = (1 - D)^2 (equation 4), mistaken = D^2 (released code), which draws "
+        "generator's loss: recognised = (1 - D)^2 (equation 4), mistaken = D^2 (released code), which moves "
         "generated features towards extracted ones",
     )
     discriminator_loss: Literal["equation-2", "least-squares"] = setting(

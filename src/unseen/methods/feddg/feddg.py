@@ -71,9 +71,9 @@ class FedDGSettings(Settings):
 class FedDG(Method[FedDGSettings]):
     """Episodic learning in continuous frequency space, for classification and regression on images.
 
-    Clients minimise L(x; w) + L(x'; w - inner_lr * grad L(x; w)), where x' is x with its low-frequency
+    Clients minimize L(x; w) + L(x'; w - inner_lr * grad L(x; w)), where x' is x with its low-frequency
     amplitudes moved towards another client's. Before a client has a partner (in its first round, or alone) it
-    minimises L(x; w). The paper's boundary-oriented part is for segmentation and left out.
+    minimizes L(x; w). The paper's boundary-oriented part is for segmentation and left out.
     """
 
     name = "feddg"

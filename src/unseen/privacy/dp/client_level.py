@@ -155,8 +155,8 @@ class DPClients(Protection[DPClientsSettings]):
             f"{run.rounds} rounds. It covers the weights of every round; the training loss, validation "
             "scores and a round chosen by them are outside it (--selection last chooses by none)",
             f"{self.name}: the noise in a round's mean is about {ratio:.2g} times as long as a clipped "
-            "update can be; more clients, a smaller model or a larger epsilon make it less. Clients count "
-            "alike",
+            "update can be; more clients, a smaller model or a larger epsilon make it less. Clients have "
+            "equal weights",
             *([f"{self.name}: noise {settings.origin}"] if settings.noise_seed == "run" else []),
         ]
 

@@ -29,7 +29,7 @@ class DPSettings(Settings):
         None, "the largest epsilon of the whole run; none = whatever follows from `noise`"
     )
     delta: float | None = setting(
-        None, "probability with which epsilon may not hold; none = 1e-5, or 1 / units^1.1 if smaller"
+        None, "probability with which epsilon may be exceeded; none = 1e-5, or 1 / units^1.1 if smaller"
     )
     noise_seed: NoiseSeed = setting(
         "secret",

@@ -196,7 +196,7 @@ class EncryptedRound:
     def _request_coefficients(
         self, surgery: GradientSurgery, sizes: Tensor, summary: dict[str, Any]
     ) -> Tensor:
-        """Have a key holder turn encrypted inner products into coefficients; add its counts to `summary`."""
+        """Let a key holder compute coefficients of encrypted inner products; add its counts to `summary`."""
         rows = len(self.packing.rows[0])
         products = self.process.run(EncryptedServer.gram, rows)
         question = gram_request(products, clients=self.clients, magnitudes=sizes, rows=rows)
@@ -210,7 +210,7 @@ class EncryptedRound:
         if found is None:
             raise UnseenError(
                 f"round {self.context.round}: no client could decrypt the {what}; the faults in the records "
-                "say why"
+                "list the reasons"
             )
         return found[1]
 

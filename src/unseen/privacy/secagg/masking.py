@@ -50,7 +50,7 @@ class MaskingSession:
         if DEALT in self.memory:
             raise UnseenError("shares of this round were already sent; a second roster is refused")
         if len(roster) < max(threshold, FEWEST):
-            raise UnseenError(f"a roster of {len(roster)} clients hides nobody: {threshold} must help")
+            raise UnseenError(f"a roster of {len(roster)} clients hides no update: {threshold} must help")
         me, digest = self._place(roster), _digest(roster)
         self.memory[DEALT] = bytes_to_tensor(digest)
         dealt = [
