@@ -68,7 +68,7 @@ def test_results_kept_without_jobs_and_data_give_the_tables_again_and_are_never_
     assert before.count(b"\n") == 2 and (kept / "report.html").exists()
     assert all((kept / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in tables)
     less = unseen("bench", "grid.toml", "--methods", "ppdg", "--out", "kept", "--collect")
-    assert less.code == 2 and "holds 1 results of jobs that this grid does not have" in less.err
+    assert less.code == 2 and "contains 1 results of jobs that this grid does not have" in less.err
     assert "Traceback" not in less.err and (kept / "results.jsonl").read_bytes() == before
 
 
