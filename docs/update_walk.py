@@ -3,7 +3,7 @@
     python docs/update_walk.py
 
 A file counts when one of its functions is called, not when it is imported. The sentence next to it is the
-first line of its docstring. `tests/docs/test_walk.py` holds the page up to date.
+first line of its docstring. `tests/docs/test_walk.py` checks that the page is up to date.
 """
 
 from __future__ import annotations
