@@ -197,7 +197,7 @@ def test_wrong_use_is_refused():
     data = mixed_table([[1, 1, 1]])
     with pytest.raises(UsageError, match="Did you mean 'local'"):
         fit(data, statistics="locl")
-    with pytest.raises(ValueError, match="no raw table"):
+    with pytest.raises(ValueError, match="not a raw table"):
         fit(encode(data, fit(data)))
     with pytest.raises(ValueError, match=r"expected \(rows, 3\)"):
         fit(data).apply(np.zeros((2, 2)))

@@ -65,7 +65,7 @@ def test_the_report_draws_them_from_the_folder_alone(tiny_run: tuple[Path, Any],
     assert {row["series"] for row in rows} == {"a", "b", "c", "held (held out)"}
     names = {path.name for path in write_figures(folder, tmp_path / "figures")}
     assert "features-by-class-after-training.png" in names
-    assert "Features in the plane" in write_report(folder).read_text()
+    assert "Features (t-SNE)" in write_report(folder).read_text()
 
 
 def test_other_data_is_refused(tiny_run: tuple[Path, Any], make_tiny_data: Callable[..., Any]) -> None:

@@ -1,4 +1,4 @@
-"""Features in the plane (t-SNE): coloured by class and by domain, before training and after."""
+"""Features in two dimensions (t-SNE): coloured by class and by domain, before training and after."""
 
 from __future__ import annotations
 

@@ -125,14 +125,14 @@ _BUILT_IN: dict[str, Figure[Run]] = {
         order=60,
     ),
     "time": Figure(
-        "Time",
+        "Time per round",
         "Seconds spent in each round.",
         costs.time_per_round,
         width="third",
         order=70,
     ),
     "bytes": Figure(
-        "Traffic",
+        "Traffic per round",
         "Bytes sent in each round, over all clients.",
         costs.bytes_per_round,
         width="third",
@@ -146,7 +146,7 @@ _BUILT_IN: dict[str, Figure[Run]] = {
         order=90,
     ),
     "features": Figure(
-        "Features in the plane",
+        "Features (t-SNE)",
         "Each dot is a sample; t-SNE places samples with similar features close together, while large "
         "distances in the plot mean little. Good features separate classes and mix domains.",
         embedding.feature_maps,
@@ -175,7 +175,7 @@ _BUILT_IN: dict[str, Figure[Run]] = {
         order=130,
     ),
     "diagnostics": Figure(
-        "Inside the method",
+        "Diagnostics of the method",
         "Numbers that the method recorded about itself.",
         diagnostics.diagnostics,
         width="full",
