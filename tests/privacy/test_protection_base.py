@@ -30,13 +30,13 @@ class Halving(Protection[Settings]):
 
     def seal(self, update, context):
         assert torch.equal(context.received["round"], torch.tensor([float(context.round)]))
-        context.memory["rounds"] = context.memory.get("rounds", torch.zeros(1)) + 1
+        context.state["rounds"] = context.state.get("rounds", torch.zeros(1)) + 1
         return replace(update, weights=update.weights / 2)
 
     def answer(self, message, context):
         if context.client in ("b",):
             raise UnseenError("b does not answer")
-        return {"a count": context.memory["rounds"] + message["plus"]}
+        return {"a count": context.state["rounds"] + message["plus"]}
 
     def begin(self, context):
         context.state["rounds"] = context.state.get("rounds", torch.zeros(1)) + 1

@@ -239,7 +239,7 @@ class Workspace:
             seed=experiment.seed,
             method=experiment.method.traits,
             layout=self.flat.layout,
-            memory={} if state is None else state,
+            state={} if state is None else state,
             **more,
         )
 

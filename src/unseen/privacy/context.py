@@ -84,7 +84,7 @@ class ClientContext:
     """Everything that the client half of a protection may use; it runs in the client's process.
 
     received  what the server half sent to all clients of the round, with the weights
-    memory    the client's own state: kept between messages and across rounds, never sent
+    state     the client's own state: kept between messages and across rounds, never sent
     start     the global weights as received; None outside of training
     """
 
@@ -94,7 +94,7 @@ class ClientContext:
     method: MethodTraits
     layout: Layout
     received: Mapping[str, Tensor] = field(default_factory=dict)
-    memory: MutableMapping[str, Tensor] = field(default_factory=dict)
+    state: MutableMapping[str, Tensor] = field(default_factory=dict)
     start: Tensor | None = None
 
 

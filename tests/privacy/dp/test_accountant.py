@@ -93,10 +93,10 @@ def test_numbers_depend_on_key_and_name_alone():
 
 def test_a_secret_key_is_drawn_once_and_kept():
     here, there = {}, {}
-    key = noise_key("secret", seed=0, memory=here)
-    assert key == noise_key("secret", seed=1, memory=here) != noise_key("secret", seed=0, memory=there)
-    assert noise_key("run", seed=3, memory=(nothing := {})) == noise_key("run", seed=3, memory={}) != key
-    assert not nothing and noise_key("run", seed=4, memory={}) != noise_key("run", seed=3, memory={})
+    key = noise_key("secret", seed=0, state=here)
+    assert key == noise_key("secret", seed=1, state=here) != noise_key("secret", seed=0, state=there)
+    assert noise_key("run", seed=3, state=(nothing := {})) == noise_key("run", seed=3, state={}) != key
+    assert not nothing and noise_key("run", seed=4, state={}) != noise_key("run", seed=3, state={})
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=20), st.floats(1e-3, 1e3))

@@ -53,7 +53,7 @@ def test_a_client_trains_by_dp_sgd_to_the_letter(make_experiment):
     from unseen.data import Samples
 
     samples = Samples(experiment.data, client.train)
-    stream = NoiseStream(noise_key("run", seed=seed, memory={}), "dp-samples", client.name, 2)
+    stream = NoiseStream(noise_key("run", seed=seed, state={}), "dp-samples", client.name, 2)
     count, velocity = len(samples), torch.zeros_like(flat.parameters)
     steps = PLAN.epochs * -(-count // PLAN.batch_size)
     for _ in range(steps):
@@ -166,7 +166,7 @@ def test_methods_that_use_samples_otherwise_are_refused():
     assert not set(SERVED) & {"csac", "mdfl", "fedadg", "feddg", "fedavg-share", "deepall", "fedga", "moon"}
     assert "features of a batch as a set" in why["csac"] and "spectra" in why["feddg"]
     assert "option I" in protection().incompatibility(make_method("scaffold", {"option": "I"}).traits)
-    assert "does not say" in protection().incompatibility(MethodTraits("somebody's own"))
+    assert "does not declare" in protection().incompatibility(MethodTraits("somebody's own"))
 
 
 def test_batch_norm_and_companions_are_refused(make_experiment):

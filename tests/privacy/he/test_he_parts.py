@@ -253,7 +253,7 @@ def test_gram_is_not_decrypted_for_a_method_that_needs_none(make_experiment):
         seed=0,
         method=workspace.experiment.method.traits,
         layout=workspace.flat.layout,
-        memory=ring.memory,
+        state=ring.state,
     )
     with pytest.raises(UnseenError, match="fedavg needs no Gram matrix"):
         make_protection("encrypted").answer({STEP: DECIDE}, context)

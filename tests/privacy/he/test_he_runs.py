@@ -190,14 +190,14 @@ def test_another_key_spoils_no_run_unseen(make_experiment, go, monkeypatch):
     own, holder = KeyHolder.make(products=False), KeyRing.holder
 
     def changed(self, key_id=None):
-        return own if key_id is not None and len(self.memory) and self.memory is intruder[0] else holder(self)
+        return own if key_id is not None and len(self.state) and self.state is intruder[0] else holder(self)
 
     intruder = [None]
     seal = type(PROTECTION).seal
 
     def sealed(self, update, context):
         if context.client == "b":
-            intruder[0] = context.memory
+            intruder[0] = context.state
         return seal(self, update, context)
 
     monkeypatch.setattr(type(PROTECTION), "seal", sealed)

@@ -41,7 +41,7 @@ class Group:
         module = torch.nn.Linear(size, 1, bias=False)
         self.method = method or MethodTraits("fedavg")
         self.names = tuple(f"client {number}" for number in range(clients))
-        self.memory: dict[str, dict[str, torch.Tensor]] = {name: {} for name in self.names}
+        self.state: dict[str, dict[str, torch.Tensor]] = {name: {} for name in self.names}
         self.lost: set[str] = set()
         self.layout = Layout.of(module)
         self.answers: list[dict[str, Any]] = []
@@ -64,7 +64,7 @@ class Group:
             method=self.method,
             layout=self.layout,
             received=received or {},
-            memory=self.memory[name],
+            state=self.state[name],
         )
 
     def ask(self, messages):
@@ -261,7 +261,7 @@ def test_a_stranger_cannot_answer_for_a_client():
     sealed = group.seal(updates_of(group, size=6), group.protection.begin(group.server))
     foreign = Group(4, 6)
     foreign.seal(updates_of(foreign, size=6), foreign.protection.begin(foreign.server))
-    group.memory["client 2"] = foreign.memory["client 2"]
+    group.state["client 2"] = foreign.state["client 2"]
     with pytest.raises(UnseenError, match="keys are not in the roster"):
         group.finish(sealed)
 
@@ -281,7 +281,7 @@ def test_a_late_client_cannot_be_read():
     sealed = group.seal(updates, group.protection.begin(group.server))
     late = sealed.pop("client 4")
     group.finish(sealed)
-    assert all(SECRET not in group.memory[name] for name in sealed)
+    assert all(SECRET not in group.state[name] for name in sealed)
     with pytest.raises(UnseenError, match="has helped already"):
         group.finish({**sealed, "client 4": late})
     question, said = group.answers[-1]["messages"], group.answers[-1]["answers"]

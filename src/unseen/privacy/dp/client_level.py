@@ -168,7 +168,7 @@ class DPClients(Protection[DPClientsSettings]):
         """Sample every client independently (Poisson), as the accountant assumes; a round may be empty."""
         rate = clients_per_round(clients, fraction) / clients
         state[_RATE] = torch.tensor([rate], dtype=torch.float64)
-        stream = self._stream("participation", round, seed=seed, memory=state)
+        stream = self._stream("participation", round, seed=seed, state=state)
         drawn: list[int] = stream.sample(clients, rate).tolist()
         return drawn
 
@@ -200,7 +200,7 @@ class DPClients(Protection[DPClientsSettings]):
         total = torch.zeros(len(context.weights), dtype=torch.float64)
         for row in rows:
             total += clip_to_norm(row.double() - context.weights.double(), clip).vector
-        stream = self._stream("noise", context.round, seed=context.seed, memory=context.state)
+        stream = self._stream("noise", context.round, seed=context.seed, state=context.state)
         total += torch.from_numpy(stream.normal(len(total)) * noises.updates * clip)
         if self.settings.adaptive:
             centred = sum(float(update.extras[WITHIN]) - 0.5 for _, update in received)
@@ -269,7 +269,7 @@ class DPClients(Protection[DPClientsSettings]):
         return float(state[_CLIP]) if _CLIP in state else self.settings.clip
 
     def _stream(
-        self, purpose: str, round: int, *, seed: int, memory: MutableMapping[str, Tensor]
+        self, purpose: str, round: int, *, seed: int, state: MutableMapping[str, Tensor]
     ) -> NoiseStream:
-        key = noise_key(self.settings.noise_seed, seed=seed, memory=memory)
+        key = noise_key(self.settings.noise_seed, seed=seed, state=state)
         return NoiseStream(key, f"{self.name}: {purpose}", "server", round)

@@ -25,7 +25,7 @@ _KEY_BYTES = 32
 _UNIFORM_BITS = 53
 
 
-def noise_key(kind: NoiseSeed, *, seed: int, memory: MutableMapping[str, Tensor]) -> bytes:
+def noise_key(kind: NoiseSeed, *, seed: int, state: MutableMapping[str, Tensor]) -> bytes:
     """Return the key kept in `memory` (drawn once from the operating system's entropy), or the run's.
 
     With a stored key, a round repeated after a crash draws the same noise: two noises on the same values
@@ -33,9 +33,9 @@ def noise_key(kind: NoiseSeed, *, seed: int, memory: MutableMapping[str, Tensor]
     """
     if kind == "run":
         return derive_seed(seed, "differential privacy: noise").to_bytes(_KEY_BYTES, "little")
-    if _KEY not in memory:
-        memory[_KEY] = torch.frombuffer(bytearray(os.urandom(_KEY_BYTES)), dtype=torch.uint8).clone()
-    return bytes(memory[_KEY].tolist())
+    if _KEY not in state:
+        state[_KEY] = torch.frombuffer(bytearray(os.urandom(_KEY_BYTES)), dtype=torch.uint8).clone()
+    return bytes(state[_KEY].tolist())
 
 
 class NoiseStream:

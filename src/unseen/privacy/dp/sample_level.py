@@ -96,14 +96,14 @@ class DPSamples(Protection[DPSamplesSettings]):
 
     def before_training(self, work: ClientWork, context: ClientContext) -> None:
         """Configure the client to draw batches and compute gradients as in DP-SGD."""
-        key = noise_key(self.settings.noise_seed, seed=context.seed, memory=context.memory)
+        key = noise_key(self.settings.noise_seed, seed=context.seed, state=context.state)
         stream = NoiseStream(key, self.name, context.client, context.round)
-        training = _PrivateTraining(work, self.settings, stream, context.memory)
+        training = _PrivateTraining(work, self.settings, stream, context.state)
         work.draw, work.differentiate = training.draw, training.differentiate
 
     def seal(self, update: Update, context: ClientContext) -> Update:
         """Send the state and what the accountant needs, but no losses and no sizes of drawn batches."""
-        taken = context.memory[_TAKEN]
+        taken = context.state[_TAKEN]
         expected = round(float(taken[0] * taken[1]) * update.samples)
         extras = {**update.extras, SPENT: taken}
         return replace(update, loss=0.0, seen=expected, diagnostics={}, extras=extras)
@@ -180,9 +180,9 @@ class _PrivateTraining:
         work: ClientWork,
         settings: DPSamplesSettings,
         stream: NoiseStream,
-        memory: MutableMapping[str, Tensor],
+        state: MutableMapping[str, Tensor],
     ) -> None:
-        self.work, self.settings, self.stream, self.memory = work, settings, stream, memory
+        self.work, self.settings, self.stream, self.state = work, settings, stream, state
         self.rate, self.steps, self.expected = 0.0, 0, 1
         self._remember()
 
@@ -208,7 +208,7 @@ class _PrivateTraining:
 
     def _remember(self) -> None:
         """Save the steps so far; of several rates the largest counts for all steps."""
-        self.memory[_TAKEN] = torch.tensor([self.rate, self.steps], dtype=torch.float64)
+        self.state[_TAKEN] = torch.tensor([self.rate, self.steps], dtype=torch.float64)
 
 
 def steps_in_epoch(count: int, batch_size: int, batches: int | None) -> int:

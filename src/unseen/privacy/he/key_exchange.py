@@ -30,8 +30,8 @@ _PURPOSE = "key of the encryption"
 class KeyRing:
     """Client half of the key exchange: the keys in the client's own state, which is never sent."""
 
-    def __init__(self, memory: MutableMapping[str, Tensor]) -> None:
-        self.memory = memory
+    def __init__(self, state: MutableMapping[str, Tensor]) -> None:
+        self.state = state
 
     def answer(self, message: Message) -> Message:
         """Answer a step of the key exchange."""
@@ -49,7 +49,7 @@ class KeyRing:
     def introduce(self) -> Message:
         """Send a new public key."""
         private = crypto.new_secret()
-        self.memory[_PRIVATE] = bytes_to_tensor(private)
+        self.state[_PRIVATE] = bytes_to_tensor(private)
         return {PUBLIC: bytes_to_tensor(crypto.public_key(private))}
 
     def make(self, roster: Tensor, *, products: bool) -> Message:
@@ -59,15 +59,15 @@ class KeyRing:
         return {
             LOCKED: self._lock_for(roster),
             CONTEXT: bytes_to_tensor(holder.public(products=products)),
-            KEY_ID: self.memory[KEY_ID],
+            KEY_ID: self.state[KEY_ID],
         }
 
     def take(self, box: Tensor, key_id: Tensor) -> Message:
         """Decrypt the key that another client created."""
-        if _PRIVATE not in self.memory:
+        if _PRIVATE not in self.state:
             raise UnseenError("received a key that this client did not ask for")
         whole = tensor_to_bytes(box)
-        shared = crypto.agree(tensor_to_bytes(self.memory[_PRIVATE]), whole[: crypto.KEY_BYTES])
+        shared = crypto.agree(tensor_to_bytes(self.state[_PRIVATE]), whole[: crypto.KEY_BYTES])
         lock = crypto.derive(shared, _PURPOSE, salt=tensor_to_bytes(key_id))
         try:
             secret = crypto.unlock(whole[crypto.KEY_BYTES :], lock)
@@ -80,11 +80,11 @@ class KeyRing:
 
     def holder(self, key_id: Tensor | None = None) -> KeyHolder:
         """Load the key; with `key_id`, only if it is that one."""
-        if _SECRET not in self.memory:
+        if _SECRET not in self.state:
             raise UnseenError("it has no encryption key")
-        if key_id is not None and not torch.equal(self.memory[KEY_ID], key_id):
+        if key_id is not None and not torch.equal(self.state[KEY_ID], key_id):
             raise UnseenError("it has another encryption key than the round's")
-        return KeyHolder.open(tensor_to_bytes(self.memory[_SECRET]))
+        return KeyHolder.open(tensor_to_bytes(self.state[_SECRET]))
 
     def _lock_for(self, roster: Tensor) -> Tensor:
         """Encrypt the key for every public key: a row is a one-time public key and the ciphertext."""
@@ -93,13 +93,13 @@ class KeyRing:
         for public in roster:
             private = crypto.new_secret()
             shared = crypto.agree(private, tensor_to_bytes(public))
-            lock = crypto.derive(shared, _PURPOSE, salt=tensor_to_bytes(self.memory[KEY_ID]))
+            lock = crypto.derive(shared, _PURPOSE, salt=tensor_to_bytes(self.state[KEY_ID]))
             rows.append(bytes_to_tensor(crypto.public_key(private) + crypto.lock(secret, lock)))
         return torch.stack(rows) if rows else torch.empty(0, 0, dtype=torch.uint8)
 
     def _keep(self, secret: bytes, key_id: Tensor) -> None:
-        self.memory[_SECRET], self.memory[KEY_ID] = bytes_to_tensor(secret), key_id
-        self.memory.pop(_PRIVATE, None)
+        self.state[_SECRET], self.state[KEY_ID] = bytes_to_tensor(secret), key_id
+        self.state.pop(_PRIVATE, None)
 
 
 def deliver_key(context: ServerContext, *, products: bool) -> None:

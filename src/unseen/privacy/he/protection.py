@@ -144,7 +144,7 @@ class Encrypted(Protection[Settings]):
         if context.start is None:
             raise ValueError("an update is sealed where it was trained, with the weights it started from")
         try:
-            holder = KeyRing(context.memory).holder(context.received[KEY_ID])
+            holder = KeyRing(context.state).holder(context.received[KEY_ID])
         except UnseenError as error:
             return withhold_update(str(error))
         sent = encrypt_update(update, context.start, holder, method=context.method, layout=context.layout)
@@ -152,7 +152,7 @@ class Encrypted(Protection[Settings]):
 
     def answer(self, message: Message, context: ClientContext) -> Message:
         """Run a step of the key exchange, decide on a decrypted Gram matrix, or decrypt the sum."""
-        ring, step = KeyRing(context.memory), message[STEP]
+        ring, step = KeyRing(context.state), message[STEP]
         if torch.equal(step, DECIDE):
             return decide_coefficients(message, ring.holder(), context)
         if torch.equal(step, OPEN):

@@ -34,25 +34,25 @@ class MaskingSession:
     Positions of clients are those in the roster, a table of the clients' two public keys.
     """
 
-    def __init__(self, memory: MutableMapping[str, Tensor], round: int) -> None:
-        self.memory, self.round = memory, round
+    def __init__(self, state: MutableMapping[str, Tensor], round: int) -> None:
+        self.state, self.round = state, round
 
     def advertise(self) -> Message:
         """Draw a fresh secret and send two public keys, for masks and for encrypting shares."""
-        self.memory[SECRET] = bytes_to_tensor(crypto.new_secret())
+        self.state[SECRET] = bytes_to_tensor(crypto.new_secret())
         for former in (DEALT, SENT):
-            self.memory.pop(former, None)
+            self.state.pop(former, None)
         both = crypto.public_key(self._key("mask")) + crypto.public_key(self._key("box"))
         return {PUBLIC: bytes_to_tensor(both)}
 
     def deal(self, roster: Tensor, *, threshold: int) -> Message:
         """Secret-share the mask key and the private mask's seed, each share encrypted for its receiver."""
-        if DEALT in self.memory:
+        if DEALT in self.state:
             raise UnseenError("shares of this round were already sent; a second roster is refused")
         if len(roster) < max(threshold, FEWEST):
             raise UnseenError(f"a roster of {len(roster)} clients hides no update: {threshold} must help")
         me, digest = self._place(roster), _digest(roster)
-        self.memory[DEALT] = bytes_to_tensor(digest)
+        self.state[DEALT] = bytes_to_tensor(digest)
         dealt = [
             shamir.split(
                 self._key(name),
@@ -74,9 +74,9 @@ class MaskingSession:
         Only once: the difference of two rows with the same masks would be readable.
         """
         me = self._require_same(roster)
-        if SENT in self.memory:
+        if SENT in self.state:
             raise UnseenError("an update was already sent in this round; masks must be used only once")
-        self.memory[SENT] = torch.ones(1)
+        self.state[SENT] = torch.ones(1)
         hidden = numbers + crypto.mask(self._key("own mask"), len(numbers))
         for other in taking_part.nonzero().flatten().tolist():
             if other != me:
@@ -102,13 +102,13 @@ class MaskingSession:
             half = slice(0, shamir.SHARE_BYTES) if bool(survivors[other]) else slice(shamir.SHARE_BYTES, None)
             revealed[other] = bytes_to_tensor(both[half])
         for spent in (SECRET, DEALT, SENT):
-            self.memory.pop(spent, None)
+            self.state.pop(spent, None)
         return {REVEALED: revealed}
 
     def _key(self, purpose: str) -> bytes:
-        if SECRET not in self.memory:
+        if SECRET not in self.state:
             raise UnseenError("this client has no secret for the round: it has helped already or never began")
-        return crypto.derive(tensor_to_bytes(self.memory[SECRET]), purpose)
+        return crypto.derive(tensor_to_bytes(self.state[SECRET]), purpose)
 
     def _place(self, roster: Tensor) -> int:
         mine = crypto.public_key(self._key("mask")) + crypto.public_key(self._key("box"))
@@ -119,7 +119,7 @@ class MaskingSession:
 
     def _require_same(self, roster: Tensor) -> int:
         place = self._place(roster)
-        if DEALT not in self.memory or tensor_to_bytes(self.memory[DEALT]) != _digest(roster):
+        if DEALT not in self.state or tensor_to_bytes(self.state[DEALT]) != _digest(roster):
             raise UnseenError("the roster differs from the one for which shares were sent")
         return place
 

@@ -114,7 +114,7 @@ class SecureSum(Protection[SecureSumSettings]):
 
     def answer(self, message: Message, context: ClientContext) -> Message:
         """Advertise keys, send shares, or help to remove masks."""
-        session, step = MaskingSession(context.memory, context.round), message[STEP]
+        session, step = MaskingSession(context.state, context.round), message[STEP]
         if torch.equal(step, ADVERTISE):
             return session.advertise()
         roster = message[ROSTER]
@@ -137,7 +137,7 @@ class SecureSum(Protection[SecureSumSettings]):
             whole = encode(numbers, bits=self.settings.bits, clients=int(part.sum()))
         except RangeError as error:
             return withhold_update(str(error))
-        hidden = MaskingSession(context.memory, context.round).mask(whole, roster, part)
+        hidden = MaskingSession(context.state, context.round).mask(whole, roster, part)
         sent = {MASKED: torch.from_numpy(hidden.view("int64")), CONTENTS: json_to_tensor(contents)}
         return replace(withhold_update(""), extras=sent)
 
