@@ -131,7 +131,7 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     for name, message in (
         ("w.safetensors", "not a readable safetensors file"),
         ("w.pt", "not a torch file of plain tensors"),
-        ("w.h5", "unknown kind"),
+        ("w.h5", "unknown type"),
     ):
         (tmp_path / name).write_bytes(b"this is no weights file at all")
         assert_refused(network, tmp_path / name, message)

@@ -121,7 +121,7 @@ def test_the_page_says_it_in_words(folder):
     assert "whoever runs the server can read each client" in page
     for words in ("change of the control variate", "example images", "not protected", "records.jsonl"):
         assert words in page
-    assert "Totals of each of 6 senders" in page
+    assert "Totals of each of the 6 senders" in page
 
 
 def test_pages_of_older_runs_keep_their_list(folder, tmp_path):

@@ -209,7 +209,7 @@ def test_another_key_spoils_no_run_unseen(make_experiment, go, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda sent: {**sent, CIPHERTEXTS: sent[CIPHERTEXTS][:-5]}, "client 'b': a message .* is cut"),
+        (lambda sent: {**sent, CIPHERTEXTS: sent[CIPHERTEXTS][:-5]}, "client 'b': a message .* is truncated"),
         (
             lambda sent: {**sent, CIPHERTEXTS: torch.zeros(8, dtype=torch.uint8)},
             "client 'b' sent 0 ciphertexts and 0 counters, expected were 2 and 0",
