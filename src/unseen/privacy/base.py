@@ -25,7 +25,7 @@ from unseen.privacy.context import (
     ServerContext,
     stack_updates,
 )
-from unseen.privacy.disclosure import DisclosureEntry, unprotected_entries
+from unseen.privacy.disclosure import PLAIN, DisclosureEntry, unprotected_entries
 from unseen.registry import Registry
 from unseen.training import ClientWork, Update, reason_to_reject
 
@@ -46,6 +46,8 @@ class Protection(Configurable[S]):
     draws_clients  whether it samples the clients of a round itself, by `sample_clients`
     seals   whether the server cannot read what `seal` returns, so that the client itself must check whether
             its update is usable
+    answers_protected  how each kind of value in an `answer` is protected, for the disclosure log; the others
+            are plain
     """
 
     name: ClassVar[str]
@@ -54,6 +56,7 @@ class Protection(Configurable[S]):
     sends: tuple[str, ...] = ()
     seals: ClassVar[bool] = False
     draws_clients: ClassVar[bool] = False
+    answers_protected: ClassVar[Mapping[str, str]] = {}
 
     # before the run
 
@@ -121,7 +124,10 @@ class Protection(Configurable[S]):
 
     def disclose_answer(self, message: Message) -> list[DisclosureEntry]:
         """List what an answer discloses; every key of the message is a kind."""
-        return [DisclosureEntry(kind, value.numel(), value.nbytes) for kind, value in message.items()]
+        return [
+            DisclosureEntry(kind, value.numel(), value.nbytes, self.answers_protected.get(kind, PLAIN))
+            for kind, value in message.items()
+        ]
 
     def privacy_spent(self, state: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return the privacy spent so far (such as epsilon), for records and progress."""

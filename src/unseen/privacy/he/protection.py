@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -60,15 +60,6 @@ from unseen.training import Update
 HIDDEN = "encrypted: the server held only ciphertexts"
 LOSS, COUNTS = "training loss", "counts of steps and of samples seen"
 _NUMBER = 8
-_HOW = {
-    PUBLIC: "public keys",
-    LOCKED: "encrypted for the other clients",
-    CONTEXT: "public: lets the server compute, not read",
-    KEY_ID: "a random number",
-    COEFFICIENTS: "all that came of the K x K Gram matrix, which only a key holder decrypted",
-    DECISIONS: "all that came of the K x K Gram matrix, which only a key holder decrypted",
-    MEAN: "only the combination of the round's updates, decrypted by a key holder",
-}
 
 
 @register_protection
@@ -96,6 +87,15 @@ class Encrypted(Protection[Settings]):
         MEAN,
     )
     seals = True
+    answers_protected: ClassVar[Mapping[str, str]] = {
+        PUBLIC: "public keys",
+        LOCKED: "encrypted for the other clients",
+        CONTEXT: "public: lets the server compute, not read",
+        KEY_ID: "a random number",
+        COEFFICIENTS: "all that came of the K x K Gram matrix, which only a key holder decrypted",
+        DECISIONS: "all that came of the K x K Gram matrix, which only a key holder decrypted",
+        MEAN: "only the combination of the round's updates, decrypted by a key holder",
+    }
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -202,12 +202,6 @@ class Encrypted(Protection[Settings]):
                 for kind, value in update.extras.items()
                 if kind != CIPHERTEXTS
             ),
-        ]
-
-    def disclose_answer(self, message: Message) -> list[DisclosureEntry]:
-        """List the entries: keys disclose nothing about the data, coefficients and the mean do."""
-        return [
-            DisclosureEntry(kind, value.numel(), value.nbytes, _HOW[kind]) for kind, value in message.items()
         ]
 
     def statement(self) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -73,6 +73,11 @@ class SecureSum(Protection[SecureSumSettings]):
     extra = "privacy"
     sends = (PUBLIC, SHARES, REVEALED, MASKED, CONTENTS)
     seals = True
+    answers_protected: ClassVar[Mapping[str, str]] = {
+        PUBLIC: "public keys, fresh for every round",
+        SHARES: "encrypted for the other clients",
+        REVEALED: "open the sum only: of each client one of its two masks",
+    }
 
     def incompatibility(self, method: MethodTraits) -> str | None:
         """Accept methods whose server half needs one weighted mean of states, and extras only reduced."""
@@ -172,17 +177,6 @@ class SecureSum(Protection[SecureSumSettings]):
         return [
             *(DisclosureEntry(kind, size, 8 * size, HIDDEN) for kind, size in sizes.items()),
             DisclosureEntry(CONTENTS, format_bytes, format_bytes, "shapes and names only"),
-        ]
-
-    def disclose_answer(self, message: Message) -> list[DisclosureEntry]:
-        """List the entries: keys and shares disclose nothing about the data."""
-        how = {
-            PUBLIC: "public keys, fresh for every round",
-            SHARES: "encrypted for the other clients",
-            REVEALED: "open the sum only: of each client one of its two masks",
-        }
-        return [
-            DisclosureEntry(kind, value.numel(), value.nbytes, how[kind]) for kind, value in message.items()
         ]
 
     def statement(self) -> str:
