@@ -133,7 +133,7 @@ def load_plugin_files() -> None:
             )
         try:
             importlib.import_module(_module_name(name))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UsageError(f"the plugin {name} cannot be imported: {error}") from error
 
 

@@ -220,6 +220,7 @@ def test_a_package_registers_through_an_entry_point(unseen, tmp_path):
         ("1 / 0", "division by zero"),
         ("import nothing_of_this_name", "nothing_of_this_name"),
         ("def", "invalid"),
+        ("raise SystemExit('stop')", "stop"),
     ],
 )
 def test_a_plugin_that_cannot_be_imported_is_named_in_one_line(tmp_path, content, said):
