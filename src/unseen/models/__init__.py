@@ -1,7 +1,8 @@
 """Networks with one interface: logits, features, taps on inner layers; flat parameter views."""
 
 from unseen.models.factory import MODELS, InputSpec, ModelEntry, ModelSummary, build_model, list_models
-from unseen.models.flat_state import Entry, FlatState, Kind, Layout
+from unseen.models.flat_state import Entry, FlatState, Kind, Layout, whole_state
+from unseen.models.freezing import freeze, frozen_names, select_trained
 from unseen.models.mkldnn import blocked_maps
 from unseen.models.network import Network, Output, StagedNetwork
 from unseen.models.pretrained import WeightsReport, load_weights
@@ -21,6 +22,10 @@ __all__ = [
     "WeightsReport",
     "blocked_maps",
     "build_model",
+    "freeze",
+    "frozen_names",
     "list_models",
     "load_weights",
+    "select_trained",
+    "whole_state",
 ]

@@ -3,7 +3,8 @@
 Parameters and float buffers of the module are views of the vector, so loading a model, an optimizer step and
 sending an update are operations on one array. Parameters come first, then float buffers (batch-norm
 statistics), then integer buffers (batch counters, stored as whole floats). Weights of convolutions are stored
-channels last, the order in which CPUs convolve fastest, except in a `BlockedStage`.
+channels last, the order in which CPUs convolve fastest, except in a `BlockedStage`. Tensors that are marked
+as frozen (models/freezing.py) are not in the vector and stay as they are.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from unseen.errors import UnseenError
+from unseen.models.freezing import frozen_names, named_state
 from unseen.models.mkldnn import BlockedStage
 
 LARGEST_EXACT_INTEGER = 2**24
@@ -60,7 +62,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Layout:
-    """Names, shapes, kinds and positions of all tensors of a state.
+    """Names, shapes, kinds and positions of all tensors of a state, without the frozen ones.
 
     A tensor that a module uses under several names is in the vector once, under the first of them;
     `aliases` pairs every further name with that one.
@@ -71,18 +73,21 @@ class Layout:
 
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
-        """Lay out a module's parameters and persistent buffers, in the order of their kinds."""
+        """Lay out a module's trained parameters and persistent buffers, in the order of their kinds."""
         first_names: dict[int, str] = {}
         found: list[tuple[str, Tensor, Kind]] = []
         aliases: list[tuple[str, str]] = []
+        frozen = set(frozen_names(module))
         for name, tensor, kind in _named_state(module):
+            if name in frozen:
+                continue
             if id(tensor) in first_names:
                 aliases.append((name, first_names[id(tensor)]))
                 continue
             first_names[id(tensor)] = name
             found.append((name, tensor, kind))
         entries: list[Entry] = []
-        blocked = tuple(f"{name}." for name, part in module.named_modules() if isinstance(part, BlockedStage))
+        blocked = _blocked_prefixes(module)
         start = 0
         for name, tensor, kind in sorted(found, key=lambda item: list(Kind).index(item[2])):
             last = tensor.ndim == 4 and not name.startswith(blocked)
@@ -124,16 +129,31 @@ class Layout:
         return named
 
 
+def whole_state(module: nn.Module, vector: Tensor) -> dict[str, Tensor]:
+    """Copy a flat vector and the module's frozen tensors into named tensors: all of its `state_dict`."""
+    trained = Layout.of(module).tensors(vector)
+    return {
+        name: trained[name]
+        if name in trained
+        else tensor.detach().clone(memory_format=torch.contiguous_format)
+        for name, tensor in module.state_dict().items()
+    }
+
+
 def _named_state(module: nn.Module) -> Iterator[tuple[str, Tensor, Kind]]:
     """Yield every parameter and persistent buffer under each of its names, with its kind."""
-    persistent = set(module.state_dict(keep_vars=True))
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        yield name, _require_float32(name, parameter), Kind.PARAMETER
-    for name, buffer in module.named_buffers(remove_duplicate=False):
-        if name in persistent:
-            whole = not (buffer.is_floating_point() or buffer.is_complex())
+    for name, tensor in named_state(module):
+        if isinstance(tensor, nn.Parameter):
+            yield name, _require_float32(name, tensor), Kind.PARAMETER
+        else:
+            whole = not (tensor.is_floating_point() or tensor.is_complex())
             kind = Kind.INTEGER_BUFFER if whole else Kind.FLOAT_BUFFER
-            yield name, buffer if whole else _require_float32(name, buffer), kind
+            yield name, tensor if whole else _require_float32(name, tensor), kind
+
+
+def _blocked_prefixes(module: nn.Module) -> tuple[str, ...]:
+    """Return the prefixes of the names of tensors whose convolutions take maps in blocks."""
+    return tuple(f"{name}." for name, part in module.named_modules() if isinstance(part, BlockedStage))
 
 
 def _require_float32(name: str, tensor: Tensor) -> Tensor:
@@ -145,7 +165,7 @@ def _require_float32(name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
-__all__ = ["Entry", "FlatState", "Kind", "Layout"]
+__all__ = ["Entry", "FlatState", "Kind", "Layout", "whole_state"]
 
 
 class FlatState:
@@ -153,8 +173,8 @@ class FlatState:
 
     `parameters` is the part of the vector that is trained; `gradient` is bound the same way to the
     gradients, so a backward pass adds to it. Clear it with `gradient.zero_()`, not with
-    `zero_grad()`, which would cut the binding. Frozen parameters (`requires_grad` False) are in
-    `parameters` too; their gradient stays zero.
+    `zero_grad()`, which would cut the binding. Parameters with `requires_grad` False are in `parameters` too,
+    with a gradient that stays zero, unless they are marked as frozen.
 
     Bind a module after moving it to its device. `storage` is the vector to bind to (such as shared memory):
     the module's state is copied to it. A deep copy of a bound module owns its tensors and is bound to
@@ -171,6 +191,7 @@ class FlatState:
         with torch.no_grad():
             for entry in self.layout.entries:
                 self._bind(entry)
+        self._order_frozen_weights()
         self._collect_integers()
 
     def load(self, vector: Tensor) -> None:
@@ -226,6 +247,13 @@ class FlatState:
             view.copy_(parameter)
             parameter.data = view
             parameter.grad = entry.view(self.gradient) if parameter.requires_grad else None
+
+    def _order_frozen_weights(self) -> None:
+        """Store frozen weights of convolutions in the same order as trained ones, for speed."""
+        frozen, blocked = set(frozen_names(self.module)), _blocked_prefixes(self.module)
+        for name, parameter in self.module.named_parameters():
+            if name in frozen and parameter.ndim == 4 and not name.startswith(blocked):
+                parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
 
     def _owner(self, name: str) -> tuple[nn.Module, str]:
         owner, _, attribute = name.rpartition(".")
