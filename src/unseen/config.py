@@ -25,7 +25,15 @@ PROTECTION = ("protect", "protect_settings")
 """Fields about protection; a run without protection keeps the identity from before they existed."""
 TABLES = ("settings", "schedule_settings", "protect_settings")
 """Fields that are TOML tables in the file."""
-LATER: dict[str, Any] = {"update_dtype": "float32", "schedule": "constant", "schedule_settings": {}}
+LATER: dict[str, Any] = {
+    "update_dtype": "float32",
+    "schedule": "constant",
+    "schedule_settings": {},
+    "train": "all",
+    "lora_rank": 8,
+    "lora_alpha": 16.0,
+    "lora_average": "frozen-a",
+}
 """Fields that were added later: at these values they leave a run's identity as it was without them."""
 
 DATA = "Data"
@@ -112,6 +120,17 @@ class RunConfig:
     )
     model: str | None = option(None, "Model, also any timm name.", TRAINING, registry="models", checked=False)
     weights: str | None = option(None, "Initial weights: a file, or imagenet.", TRAINING)
+    train: str = option(
+        "all", "What is trained: all, lora, or patterns of tensor names (body.layer4.*,head.*).", TRAINING
+    )
+    lora_rank: int = option(8, "LoRA: rank r of the corrections.", TRAINING)
+    lora_alpha: float = option(16.0, "LoRA: corrections are scaled by alpha / r.", TRAINING)
+    lora_average: str = option(
+        "frozen-a",
+        "LoRA: train B only (exact mean); or average factors, or products.",
+        TRAINING,
+        choices=("frozen-a", "factors", "products"),
+    )
     rounds: int = option(10, "Rounds of local training and aggregation.", TRAINING)
     local_epochs: int = option(1, "Passes over a client's data per round.", TRAINING)
     batches_per_epoch: int | None = option(None, "Make an epoch this many batches.", TRAINING)
@@ -172,6 +191,8 @@ class RunConfig:
             f"--evaluate-every must be at least 1, not {self.evaluate_every}": self.evaluate_every >= 1,
             f"--threads must be at least 1, not {self.threads}": self.threads is None or self.threads >= 1,
             f"--workers must be at least 1, not {self.workers}": self.workers is None or self.workers >= 1,
+            f"--lora-rank must be at least 1, not {self.lora_rank}": self.lora_rank >= 1,
+            f"--lora-alpha must be above 0, not {self.lora_alpha}": self.lora_alpha > 0,
             "name at least one domain with --hold-out": len(self.hold_out) >= 1,
             f"--selection {self.selection} needs validation domains: name them with --validate-on": (
                 len(self.validate_on) >= 1 or not needs_validation_domains(self.selection)

@@ -43,6 +43,7 @@ from unseen.aggregation.gradient_surgery import (
     project_conflicts,
     sign_agreement,
 )
+from unseen.aggregation.lora_products import average_products
 from unseen.aggregation.updates import ServerWork, SummedUpdates, Updates
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "adjust_weights",
     "align_conflicts",
     "apply_surgery",
+    "average_products",
     "client_weights",
     "combine_clients",
     "cosines",

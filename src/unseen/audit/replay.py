@@ -151,7 +151,7 @@ def _play(experiment: Experiment, engine: SerialEngine, rounds: int) -> Replayed
             state=server,
             population=len(experiment.federation),
         )
-        merged = exchange.conclude(method.server(work)).clone()
+        merged = exchange.conclude(experiment.aggregate(work)).clone()
     return ReplayedRound(
         protection=protection.name,
         start=start,

@@ -22,6 +22,7 @@ from unseen.engine.resources import keep_freed_memory
 from unseen.errors import UnseenError, UsageError
 from unseen.federation import SplitFractions, site_federation
 from unseen.methods import make_method
+from unseen.models import model_digest
 from unseen.privacy import make_protection
 from unseen.runner.prepare import data_request, initial_weights, make_experiment, partition_config
 from unseen.runs.checkpoint import StateStore, protection_key
@@ -89,11 +90,11 @@ class SitePart:
         torch.set_num_threads(job.threads)
         keep_freed_memory()
         self.workspace = Workspace(self.experiment)
-        own = self.workspace.flat.layout.digest
+        own = model_digest(self.workspace.module)
         if own != layout:
             raise UnseenError(
                 f"builds another model than the coordinator (layout {own}, there {layout}); "
-                "run the same version of Unseen everywhere"
+                "run the same version of Unseen with the same --weights everywhere"
             )
 
     @cached_property

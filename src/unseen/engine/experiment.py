@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from unseen.aggregation import ServerWork, average_products
 from unseen.data import DataSet, Indices, Samples
 from unseen.evaluation.evaluate import EVALUATION_BATCH, GroupedAccumulator, evaluate
 from unseen.evaluation.selection import VALIDATION_DOMAIN
@@ -62,6 +63,7 @@ class Experiment:
     compile                    compile the module that clients train with torch.compile
     protection                 protection of updates before they leave a client
     update_dtype               type to which clients' states are rounded before they are sent
+    average_products           whether products of LoRA's factors are averaged, not the factors
     """
 
     data: DataSet
@@ -76,11 +78,19 @@ class Experiment:
     compile: bool = False
     protection: Protection[Any] = field(default_factory=lambda: make_protection("none"))
     update_dtype: str = "float32"
+    average_products: bool = False
 
     @property
     def protected(self) -> bool:
         """Whether updates are protected at all."""
         return self.protection.name != "none"
+
+    def aggregate(self, work: ServerWork) -> Tensor:
+        """Merge a round's updates by the method's server half, and average LoRA's products if requested."""
+        merged = self.method.server(work)
+        if self.average_products:
+            return average_products(merged, work.updates, self.method.weighting)
+        return merged
 
     def samples_in_round(self, fraction: float) -> int:
         """Estimate how many samples a round trains on, counting repetitions."""

@@ -176,7 +176,7 @@ class ServerLoop:
             bytes_down += len(group) * (weights.nbytes + sum(value.nbytes for value in received.values()))
             if number in (1, self.schedule.rounds):
                 distances = client_distances(experiment, work.updates)
-            weights = exchange.conclude(experiment.method.server(work))
+            weights = exchange.conclude(experiment.aggregate(work))
             diagnostics |= work.diagnostics
             bytes_up += exchange.traffic.up
             bytes_down += exchange.traffic.down

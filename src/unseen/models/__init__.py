@@ -1,7 +1,7 @@
 """Networks with one interface: logits, features, taps on inner layers; flat parameter views."""
 
 from unseen.models.factory import MODELS, InputSpec, ModelEntry, ModelSummary, build_model, list_models
-from unseen.models.flat_state import Entry, FlatState, Kind, Layout, whole_state
+from unseen.models.flat_state import Entry, FlatState, Kind, Layout, model_digest, whole_state
 from unseen.models.freezing import freeze, frozen_names, select_trained
 from unseen.models.mkldnn import blocked_maps
 from unseen.models.network import Network, Output, StagedNetwork
@@ -26,6 +26,7 @@ __all__ = [
     "frozen_names",
     "list_models",
     "load_weights",
+    "model_digest",
     "select_trained",
     "whole_state",
 ]

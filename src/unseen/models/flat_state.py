@@ -135,9 +135,24 @@ def whole_state(module: nn.Module, vector: Tensor) -> dict[str, Tensor]:
     return {
         name: trained[name]
         if name in trained
-        else tensor.detach().clone(memory_format=torch.contiguous_format)
+        else tensor.to(vector.device).clone(memory_format=torch.contiguous_format)
         for name, tensor in module.state_dict().items()
     }
+
+
+def model_digest(module: nn.Module) -> str:
+    """Identify a module's layout and its frozen values, which are not sent and must be equal at all sites.
+
+    Of every frozen tensor a few digits of one sum are compared, since machines may differ in the last bits.
+    """
+    layout, frozen = Layout.of(module).digest, frozen_names(module)
+    if not frozen:
+        return layout
+    state, sums = module.state_dict(), []
+    for name in frozen:
+        values = state[name].detach().double().cpu().flatten()
+        sums.append((name, f"{float(values @ torch.arange(len(values)).double().cos()):.2e}"))
+    return f"{layout}-{hashlib.sha256(repr(sums).encode()).hexdigest()[:16]}"
 
 
 def _named_state(module: nn.Module) -> Iterator[tuple[str, Tensor, Kind]]:
@@ -165,7 +180,7 @@ def _require_float32(name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
-__all__ = ["Entry", "FlatState", "Kind", "Layout", "whole_state"]
+__all__ = ["Entry", "FlatState", "Kind", "Layout", "model_digest", "whole_state"]
 
 
 class FlatState:

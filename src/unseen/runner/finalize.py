@@ -16,6 +16,7 @@ from unseen.errors import UnseenError
 from unseen.evaluation.evaluate import GroupedAccumulator, predict_batches, summarize_groups
 from unseen.evaluation.selection import VALIDATION_DOMAIN, LastRound, Oracle, mean_metric, select
 from unseen.fileio import write_json
+from unseen.models.lora import plain_state
 from unseen.privacy import DisclosureEntry, DisclosureLog, sum_disclosures
 from unseen.report.png import encode_png
 from unseen.runner.prepare import Setup
@@ -59,7 +60,8 @@ def finalize(setup: Setup, loop: ServerLoop) -> dict[str, Any]:
             **protection.privacy_spent(checkpoint.protection),
         },
     }
-    save_model(loop.folder.model, loop.layout.tensors(checkpoint.selected), _model_card(setup))
+    module = loop.engine.workspace.module
+    save_model(loop.folder.model, plain_state(module, checkpoint.selected), _model_card(setup))
     write_json(loop.folder.result, values)
     return values
 

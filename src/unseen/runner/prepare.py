@@ -23,7 +23,8 @@ from unseen.federation import (
 )
 from unseen.methods import METHODS, make_method
 from unseen.methods.base import Method
-from unseen.models import InputSpec, Network, build_model
+from unseen.models import InputSpec, Network, build_model, select_trained
+from unseen.models.lora import add_lora
 from unseen.models.pretrained import find_weights_file
 from unseen.privacy import PlannedRun, Protection, make_protection
 from unseen.training import LocalTrainingConfig, Preprocessor, check_precision
@@ -159,6 +160,7 @@ def make_experiment(
     """
     spec = InputSpec(data.input_shape, data.outputs)
     network = build_model(cast(str, config.model), spec, seed=config.seed, weights=weights)
+    _select_trained_part(network, config, spec)
     return Experiment(
         data=data,
         federation=federation,
@@ -177,7 +179,27 @@ def make_experiment(
         target_mean=target[0],
         target_scale=target[1],
         protection=protection,
+        average_products=_averages_products(config),
     )
+
+
+def _select_trained_part(network: Network, config: RunConfig, spec: InputSpec) -> None:
+    """Freeze what `--train` does not name; add LoRA's factors if it asks for them."""
+    if config.train == "lora":
+        add_lora(
+            network,
+            rank=config.lora_rank,
+            alpha=config.lora_alpha,
+            seed=config.seed,
+            freeze_a=config.lora_average == "frozen-a",
+            input_shape=spec.input_shape,
+        )
+    elif config.train != "all":
+        select_trained(network, [pattern.strip() for pattern in config.train.split(",")])
+
+
+def _averages_products(config: RunConfig) -> bool:
+    return config.train == "lora" and config.lora_average == "products"
 
 
 def initial_weights(config: RunConfig) -> Path | None:
@@ -207,6 +229,13 @@ def check_names(config: RunConfig) -> tuple[Method[Any], Protection[Any]]:
             f"It supports {', '.join(served)}"
         )
     config.check_names()
+    if _averages_products(config):
+        single = replace(method.traits, needs_individual_updates=True, surgery=None)
+        if protection.incompatibility(single) is not None:
+            raise UsageError(
+                f"--lora-average products needs each client's factors, which --protect {protection.name} "
+                "hides from the server: use --lora-average frozen-a, whose mean is exact"
+            )
     if config.update_dtype != "float32" and config.protect != "none":
         raise UsageError(
             f"--update-dtype is for updates that are sent as they are, not with --protect {config.protect}"

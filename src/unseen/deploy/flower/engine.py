@@ -13,6 +13,7 @@ from unseen.deploy.flower.sites import Sites
 from unseen.engine.base import Answer, NoAnswer, Reply
 from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart, Workspace
 from unseen.errors import UnseenError
+from unseen.models import model_digest
 from unseen.privacy import Message
 from unseen.runs.checkpoint import StateStore, protection_key
 from unseen.runs.records import Record
@@ -44,7 +45,7 @@ class FlowerEngine:
         self.workspace, self.beforehand = Workspace(experiment), beforehand
         self.states, self.sites, self.min_sites = states, sites, min_sites
         self.layout = self.workspace.flat.layout
-        self.job = {**job, "layout": self.layout.digest}
+        self.job = {**job, "layout": model_digest(self.workspace.module)}
 
     @property
     def notes(self) -> tuple[str, ...]:
