@@ -33,6 +33,7 @@ LATER: dict[str, Any] = {
     "lora_rank": 8,
     "lora_alpha": 16.0,
     "lora_average": "frozen-a",
+    "batch_norm": "train",
 }
 """Fields that were added later: at these values they leave a run's identity as it was without them."""
 
@@ -153,6 +154,12 @@ class RunConfig:
     )
     precision: str = option(
         "float32", "Precision of training; bfloat16 needs a GPU.", TRAINING, choices=("float32", "bfloat16")
+    )
+    batch_norm: str = option(
+        "train",
+        "Batch statistics averaged (train), kept as they start (frozen), or merged as moments (pooled).",
+        TRAINING,
+        choices=("train", "frozen", "pooled"),
     )
     compile: bool = option(False, "Compile the model with torch.compile.", TRAINING)
     update_dtype: str = option(

@@ -16,7 +16,7 @@ from unseen.evaluation.evaluate import EVALUATION_BATCH, GroupedAccumulator, eva
 from unseen.evaluation.selection import VALIDATION_DOMAIN
 from unseen.federation import Federation, Split
 from unseen.methods import Method
-from unseen.models import FlatState, Network
+from unseen.models import BatchNormChoice, FlatState, Network, make_statistics_rule
 from unseen.privacy import (
     ClientContext,
     Message,
@@ -64,6 +64,7 @@ class Experiment:
     protection                 protection of updates before they leave a client
     update_dtype               type to which clients' states are rounded before they are sent
     average_products           whether products of LoRA's factors are averaged, not the factors
+    batch_norm                 how running statistics are merged; the network's layers are frozen already
     """
 
     data: DataSet
@@ -79,6 +80,7 @@ class Experiment:
     protection: Protection[Any] = field(default_factory=lambda: make_protection("none"))
     update_dtype: str = "float32"
     average_products: bool = False
+    batch_norm: BatchNormChoice = "train"
 
     @property
     def protected(self) -> bool:
@@ -177,6 +179,7 @@ class Workspace:
         )
         self.module: nn.Module = module.to(device)
         self.flat = FlatState(self.module)
+        self.statistics = make_statistics_rule(experiment.batch_norm, self.module)
         if experiment.compile:
             self.module.compile()
         self.deployed = experiment.method.deployed(self.module)
@@ -212,12 +215,17 @@ class Workspace:
             progress=start.progress,
         )
         context = self._client_context(
-            client.name, start.round, protection_state, received=start.sealing, start=start.weights
+            client.name,
+            start.round,
+            protection_state,
+            received=start.sealing,
+            start=self.statistics.to_sent(start.weights),
         )
         experiment.protection.before_training(work, context)
         with global_torch_seed(experiment.seed, "dropout", client.name, start.round):
             update = experiment.method.client(work)
         require_declared(update, context.method)
+        update = replace(update, weights=self.statistics.to_sent(update.weights))
         if experiment.update_dtype != "float32":
             rounded = update.weights.to(UPDATE_DTYPES[experiment.update_dtype]).to(torch.float32)
             update = replace(update, weights=rounded)

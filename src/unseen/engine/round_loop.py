@@ -139,16 +139,18 @@ class ServerLoop:
         # Step 1: sample clients. They train at once, or one after another where the method is serial.
         groups = self._client_groups(number)
         weights, opened, left = self.checkpoint.weights, list[RoundUpdates](), DisclosureLog()
+        statistics = self.engine.workspace.statistics
         diagnostics: dict[str, Any] = {}
         distances: Record = {}
         bytes_up = bytes_down = 0
         for group in groups:
+            as_sent = statistics.to_sent(weights)
             exchange = Exchange(
                 experiment,
                 self.engine,
                 group=group,
                 round=number,
-                weights=weights,
+                weights=as_sent,
                 layout=self.layout,
                 state=self.checkpoint.protection,
                 left=left,
@@ -168,7 +170,7 @@ class ServerLoop:
                 round=number,
                 rounds=self.schedule.rounds,
                 seed=experiment.seed,
-                weights=weights,
+                weights=as_sent,
                 updates=opened[-1].updates,
                 state=self.checkpoint.server,
                 population=len(experiment.federation),
@@ -176,7 +178,8 @@ class ServerLoop:
             bytes_down += len(group) * (weights.nbytes + sum(value.nbytes for value in received.values()))
             if number in (1, self.schedule.rounds):
                 distances = client_distances(experiment, work.updates)
-            weights = exchange.conclude(experiment.aggregate(work))
+            merged = exchange.conclude(experiment.aggregate(work))
+            weights = statistics.from_sent(merged, before=weights)
             diagnostics |= work.diagnostics
             bytes_up += exchange.traffic.up
             bytes_down += exchange.traffic.down

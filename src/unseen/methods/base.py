@@ -51,6 +51,7 @@ class Method(Configurable[S], ABC):
     sends                     the kinds of values that leave a client, for the privacy record; `Update.extras`
                               may only have keys named here; where settings decide, set on the instance
     in_state                  those of `sends` that are part of the flat state
+    keeps_statistics          whether clients keep their own batch norm, so that statistics are not merged
     merges                    of the extras: whether the server half needs only their `mean` over clients,
                               with the weights of the states, or their `sum`; what is not named here it
                               needs of each client, and secure summation cannot serve it
@@ -67,6 +68,7 @@ class Method(Configurable[S], ABC):
     needs_individual_updates: ClassVar[bool] = False
     sends: tuple[str, ...] = ("model weights", "number of samples")
     in_state: tuple[str, ...] = ("model weights",)
+    keeps_statistics: ClassVar[bool] = False
     merges: ClassVar[Mapping[str, Reduction]] = {}
     beyond_losses: str | None = None
 

@@ -56,6 +56,7 @@ class FedBN(Method[FedBNSettings]):
         url="https://arxiv.org/abs/2102.07623",
     )
     beyond_losses = ""
+    keeps_statistics = True
 
     def __init__(self, settings: FedBNSettings) -> None:
         super().__init__(settings)

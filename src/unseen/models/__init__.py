@@ -1,5 +1,12 @@
 """Networks with one interface: logits, features, taps on inner layers; flat parameter views."""
 
+from unseen.models.batch_norm import (
+    BatchNormChoice,
+    StatisticsRule,
+    freeze_statistics,
+    is_frozen_statistic,
+    make_statistics_rule,
+)
 from unseen.models.factory import MODELS, InputSpec, ModelEntry, ModelSummary, build_model, list_models
 from unseen.models.flat_state import Entry, FlatState, Kind, Layout, model_digest, whole_state
 from unseen.models.freezing import freeze, frozen_names, select_trained
@@ -9,6 +16,7 @@ from unseen.models.pretrained import WeightsReport, load_weights
 
 __all__ = [
     "MODELS",
+    "BatchNormChoice",
     "Entry",
     "FlatState",
     "InputSpec",
@@ -19,13 +27,17 @@ __all__ = [
     "Network",
     "Output",
     "StagedNetwork",
+    "StatisticsRule",
     "WeightsReport",
     "blocked_maps",
     "build_model",
     "freeze",
+    "freeze_statistics",
     "frozen_names",
+    "is_frozen_statistic",
     "list_models",
     "load_weights",
+    "make_statistics_rule",
     "model_digest",
     "select_trained",
     "whole_state",

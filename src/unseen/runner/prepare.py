@@ -23,7 +23,7 @@ from unseen.federation import (
 )
 from unseen.methods import METHODS, make_method
 from unseen.methods.base import Method
-from unseen.models import InputSpec, Network, build_model, select_trained
+from unseen.models import BatchNormChoice, InputSpec, Network, build_model, freeze_statistics, select_trained
 from unseen.models.lora import add_lora
 from unseen.models.pretrained import find_weights_file
 from unseen.privacy import PlannedRun, Protection, make_protection
@@ -160,6 +160,8 @@ def make_experiment(
     """
     spec = InputSpec(data.input_shape, data.outputs)
     network = build_model(cast(str, config.model), spec, seed=config.seed, weights=weights)
+    if config.batch_norm == "frozen":
+        freeze_statistics(network)
     _select_trained_part(network, config, spec)
     return Experiment(
         data=data,
@@ -176,6 +178,7 @@ def make_experiment(
         compile=config.compile,
         seed=config.seed,
         update_dtype=config.update_dtype,
+        batch_norm=_statistics_choice(config, method),
         target_mean=target[0],
         target_scale=target[1],
         protection=protection,
@@ -240,6 +243,7 @@ def check_names(config: RunConfig) -> tuple[Method[Any], Protection[Any]]:
         raise UsageError(
             f"--update-dtype is for updates that are sent as they are, not with --protect {config.protect}"
         )
+    _check_batch_norm(config, method)
     _plan(config)
     return method, protection
 
@@ -301,6 +305,25 @@ def _check_batch_size(config: RunConfig, federation: Federation) -> None:
             f"batch size {config.batch_size} is larger than the {sizes[smallest]} training samples of client "
             f"{federation.names[smallest]!r}; use --batch-size {sizes[smallest]} or less, or fewer clients"
         )
+
+
+def _check_batch_norm(config: RunConfig, method: Method[Any]) -> None:
+    """Refuse pooled statistics where nothing is averaged, or where rounding would spoil the difference."""
+    reason = ""
+    if method.keeps_statistics:
+        reason = f"{method.name} keeps every client's own batch norm"
+    elif method.topology == "serial":
+        reason = f"in {method.name} the model passes from one client to the next, so nothing is averaged"
+    elif config.update_dtype != "float32":
+        reason = f"--update-dtype {config.update_dtype} is too coarse for differences of moments"
+    if config.batch_norm == "pooled" and reason:
+        raise UsageError(f"--batch-norm pooled merges clients' statistics, and {reason}: use train or frozen")
+
+
+def _statistics_choice(config: RunConfig, method: Method[Any]) -> BatchNormChoice:
+    """Return how statistics are merged; pooled data has pooled statistics anyway."""
+    pooled_already = config.batch_norm == "pooled" and method.topology == "pooled"
+    return "train" if pooled_already else cast(BatchNormChoice, config.batch_norm)
 
 
 def _default_model(data: DataSet) -> str:

@@ -10,7 +10,7 @@ from torch import nn
 
 from unseen.errors import UsageError
 from unseen.hparams import Settings, setting
-from unseen.models import Kind, Layout
+from unseen.models import Kind, Layout, is_frozen_statistic
 from unseen.privacy.dp.accountant import USUAL_DELTA, Steps, compute_epsilon, default_delta, find_noise
 from unseen.privacy.dp.noise import NoiseSeed
 
@@ -103,10 +103,14 @@ def privacy_record(settings: DPSettings, *, unit: str, epsilon: float, **more: A
 
 
 def require_no_buffers(protection: str, module: nn.Module, reason: str) -> None:
-    """Refuse networks with batch norm or other buffers."""
-    found = [entry.name for entry in Layout.of(module).entries if entry.kind is not Kind.PARAMETER]
+    """Refuse networks with batch norm or other buffers, unless their values are frozen."""
+    found = [
+        entry.name
+        for entry in Layout.of(module).entries
+        if entry.kind is not Kind.PARAMETER and not is_frozen_statistic(module, entry.name)
+    ]
     if found:
         raise UsageError(
             f"--protect {protection} cannot take this network, it has running statistics ({found[0]!r}, ...) "
-            f"and {reason}. Use group norm instead: --model NAME+groupnorm"
+            f"and {reason}. Use --batch-norm frozen, or group norm: --model NAME+groupnorm"
         )
