@@ -34,6 +34,12 @@ LATER: dict[str, Any] = {
     "lora_alpha": 16.0,
     "lora_average": "frozen-a",
     "batch_norm": "train",
+    "schedule_per": "round",
+    "warmup": 0.0,
+    "clip_norm": None,
+    "head_lr": 1.0,
+    "sharpness": "none",
+    "rho": None,
 }
 """Fields that were added later: at these values they leave a run's identity as it was without them."""
 
@@ -144,8 +150,22 @@ class RunConfig:
     schedule_settings: Mapping[str, Any] = option(
         dict, "A setting of the schedule (repeatable).", TRAINING, flag="--set-schedule", metavar="KEY=VALUE"
     )
+    schedule_per: str = option(
+        "round", "What the schedule counts.", TRAINING, choices=("round", "epoch", "step")
+    )
+    warmup: float = option(
+        0.0,
+        "Rounds in which the learning rate rises linearly, before the schedule; below 1: part of all rounds.",
+        TRAINING,
+    )
     momentum: float = option(0.9, "Momentum of SGD.", TRAINING)
     weight_decay: float = option(0.0, "Weight decay (L2).", TRAINING)
+    clip_norm: float | None = option(None, "Clip every batch's gradient to this norm.", TRAINING)
+    head_lr: float = option(1.0, "Factor of the learning rate for the head.", TRAINING)
+    sharpness: str = option(
+        "none", "Gradient rule that looks for flat minima.", TRAINING, registry="gradient-rules"
+    )
+    rho: float | None = option(None, "Radius of --sharpness; chosen by the rule if not given.", TRAINING)
     label_smoothing: float = option(0.0, "Label smoothing of the cross-entropy.", TRAINING)
     seed: int = option(0, "Seed; the same seed gives the same weights.", TRAINING)
     evaluate_every: int = option(1, "Rounds between evaluations.", TRAINING)

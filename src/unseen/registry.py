@@ -32,6 +32,7 @@ REGISTRIES = {
     "data": "unseen.data.sources:SOURCES",
     "optimizers": "unseen.training.optimizers:OPTIMIZERS",
     "schedules": "unseen.training.schedules:SCHEDULES",
+    "gradient-rules": "unseen.training.gradient_rules:GRADIENT_RULES",
     "augmentations": "unseen.data.augment:AUGMENTATIONS",
     "partitions": "unseen.federation.partition:PARTITIONS",
     "metrics": "unseen.tasks.metrics:METRICS",

@@ -6,6 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.optim import lr_scheduler
 
 from unseen.config import RunConfig
 from unseen.errors import UsageError
@@ -30,17 +33,112 @@ def _rates(optimizer_schedule, rounds=10):
 @pytest.mark.parametrize(
     ("name", "settings", "reference"),
     [
-        ("constant", {}, lambda o: torch.optim.lr_scheduler.ConstantLR(o, factor=1)),
-        ("cosine", {}, lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 10)),
-        ("cosine", {"final": 0.1}, lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 10, eta_min=0.01)),
-        ("exponential", {"gamma": 0.8}, lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.8)),
-        ("step", {"every": 3}, lambda o: torch.optim.lr_scheduler.StepLR(o, 3)),
+        ("constant", {}, lambda o: lr_scheduler.ConstantLR(o, factor=1)),
+        ("cosine", {}, lambda o: lr_scheduler.CosineAnnealingLR(o, 10)),
+        ("cosine", {"final": 0.1}, lambda o: lr_scheduler.CosineAnnealingLR(o, 10, eta_min=0.01)),
+        ("exponential", {"gamma": 0.8}, lambda o: lr_scheduler.ExponentialLR(o, 0.8)),
+        ("step", {"every": 3}, lambda o: lr_scheduler.StepLR(o, 3)),
     ],
 )
 def test_rates_equal_torchs(name, settings, reference):
     plan = replace(PLAN, schedule=name, schedule_settings=settings)
     found = [plan.in_round(number).lr for number in range(1, 11)]
     assert found == pytest.approx(_rates(reference))
+
+
+def _rates_within(plan, rounds, *, steps):
+    """Learning rates of every step of a run, from the plan alone."""
+    found = []
+    for number in range(1, rounds + 1):
+        own = plan.in_round(number)
+        found += [
+            own.lr * own.factor_within(epoch, step, steps=steps)
+            for epoch in range(plan.epochs)
+            for step in range(steps)
+        ]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "make"),
+    [
+        ("cosine", {"final": 0.1}, lambda o, n: lr_scheduler.CosineAnnealingLR(o, n, eta_min=0.01)),
+        ("exponential", {"gamma": 0.9}, lambda o, _: lr_scheduler.ExponentialLR(o, 0.9)),
+        ("step", {"every": 4, "gamma": 0.5}, lambda o, _: lr_scheduler.StepLR(o, 4, gamma=0.5)),
+        ("constant", {}, lambda o, _: lr_scheduler.ConstantLR(o, factor=1)),
+    ],
+)
+@pytest.mark.parametrize(("per", "units"), [("round", 10), ("epoch", 20), ("step", 60)])
+@pytest.mark.parametrize("warmup", [0, 2, 0.2])
+def test_rates_per_round_epoch_and_step_equal_torchs_stepped_as_often(
+    name, settings, make, per, units, warmup
+):
+    plan = replace(PLAN, epochs=2, schedule=name, schedule_settings=settings, schedule_per=per, warmup=warmup)
+    rising = units // 5 if warmup else 0
+
+    def reference(optimizer):
+        if not rising:
+            return make(optimizer, units)
+        line = lr_scheduler.LinearLR(optimizer, start_factor=1 / (rising + 1), total_iters=rising)
+        return lr_scheduler.SequentialLR(optimizer, [line, make(optimizer, units - rising)], [rising])
+
+    expected = [rate for rate in _rates(reference, units) for _ in range(60 // units)]
+    assert _rates_within(plan, 10, steps=3) == pytest.approx(expected)
+    assert name == "constant" or len(set(expected)) > 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.integers(1, 12).map(lambda n: n / 4), max_size=40),
+    patience=st.integers(0, 3),
+    cooldown=st.integers(0, 2),
+    threshold=st.sampled_from([0.0, 1e-4, 0.1]),
+    final=st.sampled_from([0.0, 0.05]),
+    metric=st.sampled_from(["loss", "primary"]),
+)
+def test_plateau_equals_torchs_reduce_on_plateau(values, patience, cooldown, threshold, final, metric):
+    chosen = {"patience": patience, "cooldown": cooldown, "threshold": threshold, "final": final}
+    schedule = make_schedule("plateau", {**chosen, "gamma": 0.5, "metric": metric})
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    reference = lr_scheduler.ReduceLROnPlateau(
+        optimizer,
+        mode="min" if metric == "loss" else "max",
+        factor=0.5,
+        patience=patience,
+        cooldown=cooldown,
+        threshold=threshold,
+        min_lr=final,
+        eps=0.0,
+    )
+    name = "loss" if metric == "loss" else "accuracy"
+    evaluations = []
+    for value in values:
+        reference.step(value)
+        evaluations.append(
+            {"scores": [{"domain": "a", "split": "validation", "metrics": {name: value, "other": 0.0}}]}
+        )
+        assert schedule.reaction(evaluations, "classification") == optimizer.param_groups[0]["lr"]
+
+
+def test_plateau_counts_an_undefined_loss_as_no_improvement():
+    schedule = make_schedule("plateau", {"patience": 1, "gamma": 0.5})
+    bad = {"scores": [{"domain": "a", "split": "validation", "metrics": {"loss": None}}]}
+    assert [schedule.reaction([bad] * count, "classification") for count in range(4)] == [1, 1, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"schedule_per": "batch"}, "epoch, round, step"),
+        ({"warmup": 10}, "shorter than the 10 rounds"),
+        ({"warmup": -1}, "at least 0"),
+        ({"schedule": "plateau", "schedule_settings": {"gamma": 1}}, "gamma.*below 1"),
+        ({"schedule": "plateau", "schedule_settings": {"patience": -1}}, "patience.*negative"),
+    ],
+)
+def test_wrong_values_are_refused(wrong, expected):
+    with pytest.raises(UsageError, match=expected):
+        replace(PLAN, **wrong)
 
 
 def test_a_constant_schedule_leaves_the_configuration_as_it_is():

@@ -134,6 +134,7 @@ class SitePart:
             to_tensor(request.arrays["weights"]),
             request.below("received/"),
             sealing=request.below("sealing/"),
+            reaction=request.header.get("reaction", 1.0),
         )
         reply = SiteMessage(
             {"site": self.site.name, "layout": self.workspace.flat.layout.digest, "clients": {}}

@@ -16,7 +16,7 @@ from unseen.evaluation.evaluate import EVALUATION_BATCH, GroupedAccumulator, eva
 from unseen.evaluation.selection import VALIDATION_DOMAIN
 from unseen.federation import Federation, Split
 from unseen.methods import Method
-from unseen.models import BatchNormChoice, FlatState, Network, make_statistics_rule
+from unseen.models import BatchNormChoice, FlatState, Kind, Network, make_statistics_rule
 from unseen.privacy import (
     ClientContext,
     Message,
@@ -159,6 +159,7 @@ class RoundStart:
     received  further tensors that the server sent
     progress  called with the number of samples after every batch
     sealing   what the server's half of the protection sent
+    reaction  factor of the learning rate with which the schedule reacts to evaluations
     """
 
     round: int
@@ -166,6 +167,7 @@ class RoundStart:
     received: Mapping[str, Tensor] = field(default_factory=dict)
     progress: Callable[[int], None] = _unheard
     sealing: Mapping[str, Tensor] = field(default_factory=dict)
+    reaction: float = 1.0
 
 
 class Workspace:
@@ -183,6 +185,17 @@ class Workspace:
         if experiment.compile:
             self.module.compile()
         self.deployed = experiment.method.deployed(self.module)
+        self.head = self._head_places() if experiment.plan.head_lr != 1 else ()
+
+    def _head_places(self) -> tuple[slice, ...]:
+        """Find the places of the deployed network's head in the flat parameters."""
+        inside = {id(parameter) for parameter in self.deployed.head.parameters()}
+        parameters = dict(self.module.named_parameters(remove_duplicate=False))
+        return tuple(
+            entry.slice
+            for entry in self.flat.layout.entries
+            if entry.kind is Kind.PARAMETER and id(parameters[entry.name]) in inside
+        )
 
     def train_client(
         self,
@@ -208,11 +221,12 @@ class Workspace:
             start=start.weights,
             train=Samples(experiment.data, client.train),
             validation=Samples(experiment.data, client.validation),
-            plan=experiment.plan.in_round(start.round),
+            plan=experiment.plan.in_round(start.round, reaction=start.reaction),
             prepare=experiment.prepare,
             received=start.received,
             state=state,
             progress=start.progress,
+            head=self.head,
         )
         context = self._client_context(
             client.name,

@@ -20,7 +20,7 @@ from unseen.engine.exchange import Exchange
 from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart
 from unseen.errors import UnseenError, UsageError
 from unseen.evaluation.evaluate import score_groups
-from unseen.evaluation.selection import VALIDATION_DOMAIN, SourceValidation, select
+from unseen.evaluation.selection import VALIDATION_DOMAIN, SourceValidation, select, without_target
 from unseen.federation import sample_clients
 from unseen.privacy import DisclosureEntry, DisclosureLog, ReceivedUpdate, RoundUpdates
 from unseen.privacy.disclosure import TARGET_METRICS, TEST_METRICS, VALIDATION_METRICS
@@ -29,6 +29,7 @@ from unseen.runs.folder import RunFolder
 from unseen.runs.records import Record, Records
 from unseen.tasks.accumulators import MetricAccumulator
 from unseen.training import DivergedError
+from unseen.training.schedules import make_schedule
 
 _METRICS = {
     "validation": VALIDATION_METRICS,
@@ -143,6 +144,7 @@ class ServerLoop:
         diagnostics: dict[str, Any] = {}
         distances: Record = {}
         bytes_up = bytes_down = 0
+        reaction = self._reaction()
         for group in groups:
             as_sent = statistics.to_sent(weights)
             exchange = Exchange(
@@ -159,7 +161,7 @@ class ServerLoop:
             # Step 2: broadcast the weights, what the method adds, and what the protection needs.
             received = experiment.method.broadcast(self.checkpoint.server)
             sealing = exchange.begin()
-            start = RoundStart(number, weights, received, self.callbacks.on_samples, sealing)
+            start = RoundStart(number, weights, received, self.callbacks.on_samples, sealing, reaction)
             # Step 3: train locally on every client.
             rows, replies = self.engine.train(group, start)
             # Step 4: log what left the clients, set unusable updates aside, lift the protection.
@@ -193,9 +195,23 @@ class ServerLoop:
             bytes_down=bytes_down,
             left=left.entries([client for part in opened for client in part.updates.clients]),
             **({"protection": spent} if spent else {}),
+            **({"lr_factor": reaction} if reaction != 1 else {}),
             seconds=round(time.perf_counter() - started, 4),
         )
         return weights
+
+    def _reaction(self) -> float:
+        """Return the factor of the learning rate that follows from the evaluations so far."""
+        schedule = make_schedule(self.experiment.plan.schedule, self.experiment.plan.schedule_settings)
+        if not schedule.watches_validation:
+            return 1.0
+        if not self.experiment.evaluation_sets("validation"):
+            raise UsageError(
+                f"--schedule {self.experiment.plan.schedule} follows the sources' validation samples, but "
+                "there are none: use a larger --validation, or another --schedule"
+            )
+        evaluations = [record for record in self.records.entries if record["event"] == "evaluation"]
+        return schedule.reaction([without_target(each) for each in evaluations], self.experiment.data.task)
 
     def _client_groups(self, number: int) -> list[list[int]]:
         """Sample the round's clients, in groups that train at the same time."""

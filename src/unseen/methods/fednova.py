@@ -15,7 +15,7 @@ from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights,
 from unseen.hparams import Settings, setting
 from unseen.methods.base import Method, Paper, register
 from unseen.models import Kind
-from unseen.training import ClientWork, Update, effective_steps, require_sums_of_gradients
+from unseen.training import ClientWork, Update, require_sums_of_gradients
 
 NORMALISER = "number of effective steps"
 
@@ -52,7 +52,7 @@ class FedNova(Method[FedNovaSettings]):
         """Train as in FedAvg and send the number of effective steps."""
         require_sums_of_gradients(work.plan, method=self.name)
         update = super().client(work)
-        count = effective_steps(update.steps, momentum=work.plan.momentum)
+        count = work.plan.effective_steps(update.steps)
         return replace(
             update,
             extras={NORMALISER: torch.tensor(count, dtype=torch.float64)},

@@ -22,7 +22,7 @@ from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, setting
 from unseen.methods.base import Method, Paper, register
 from unseen.models import Kind
-from unseen.training import ClientWork, Update, batch_positions, effective_steps, require_sums_of_gradients
+from unseen.training import ClientWork, Update, batch_positions, require_sums_of_gradients
 
 CONTROL = "control variate"
 CHANGE = "change of the control variate"
@@ -129,8 +129,11 @@ def mean_followed_gradient(work: ClientWork, update: Update) -> Tensor:
     With momentum K becomes the number of effective steps, so that constant gradients are found exactly.
     """
     trained = work.flat.layout.extent(Kind.PARAMETER)
-    steps = effective_steps(update.steps, momentum=work.plan.momentum)
-    return (work.start[trained].to(update.weights.device) - update.weights[trained]) / (steps * work.plan.lr)
+    moved = work.start[trained].to(update.weights.device) - update.weights[trained]
+    followed = moved / (work.plan.effective_steps(update.steps) * work.plan.lr)
+    for place in work.head:
+        followed[place] /= work.plan.head_lr
+    return followed
 
 
 def gradient_at_start(work: ClientWork) -> Tensor:

@@ -294,6 +294,12 @@ def _plan(config: RunConfig) -> LocalTrainingConfig:
         schedule=config.schedule,
         schedule_settings=config.schedule_settings,
         rounds=config.rounds,
+        schedule_per=cast(Any, config.schedule_per),
+        warmup=config.warmup,
+        clip_norm=config.clip_norm,
+        head_lr=config.head_lr,
+        sharpness=config.sharpness,
+        rho=config.rho,
     )
 
 

@@ -1,6 +1,7 @@
 """Local training of one client: loop, optimizers, schedules, preprocessing, and the update it sends."""
 
 from unseen.training.client import ClientWork, DivergedError, Update, reason_to_reject
+from unseen.training.gradient_rules import GRADIENT_RULES
 from unseen.training.local_config import LocalTrainingConfig
 from unseen.training.optimizers import OPTIMIZERS, effective_steps, require_sums_of_gradients
 from unseen.training.preprocessing import (
@@ -13,6 +14,7 @@ from unseen.training.preprocessing import (
 from unseen.training.schedules import SCHEDULES
 
 __all__ = [
+    "GRADIENT_RULES",
     "OPTIMIZERS",
     "PRECISIONS",
     "SCHEDULES",

@@ -18,9 +18,10 @@ from unseen.data import Batch, Samples
 from unseen.errors import UnseenError, UsageError
 from unseen.models import FlatState, blocked_maps
 from unseen.seeding import torch_generator
+from unseen.training.gradient_rules import GRADIENT_RULES, clip_gradients, perturbed
 from unseen.training.local_config import LocalTrainingConfig
-from unseen.training.optimizers import make_optimizer
-from unseen.training.preprocessing import PREPARED_AT_ONCE, Preprocessor, batch_positions
+from unseen.training.optimizers import FlatOptimizer, make_optimizer, scale_rates
+from unseen.training.preprocessing import PREPARED_AT_ONCE, Preprocessor, batch_positions, count_batches
 
 Loss = Callable[[Batch], Tensor]
 AdjustGradient = Callable[[Tensor, Tensor], None]
@@ -70,6 +71,7 @@ class ClientWork:
     progress      called with the number of samples after every batch
     draw          how batches are drawn
     differentiate how `fit` computes gradients instead of a backward pass; set by protections (DP-SGD)
+    head          places of the deployed network's head in the flat parameters
     """
 
     client: str
@@ -87,6 +89,7 @@ class ClientWork:
     progress: Callable[[int], None] = lambda _: None
     draw: Draw = batch_positions
     differentiate: Differentiate | None = None
+    head: Sequence[slice] = ()
     _steps: int = 0
     _samples_seen: int = 0
     _loss_sum: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
@@ -106,20 +109,25 @@ class ClientWork:
         plan: LocalTrainingConfig | None = None,
         purpose: str = "training",
         samples: Samples | None = None,
+        optimizers: Sequence[FlatOptimizer] = (),
     ) -> Iterator[Batch]:
         """Yield prepared batches of all epochs of a plan over samples, both the client's own unless given.
 
-        Two passes in one round need two purposes, or they would draw the same order.
+        Two passes in one round need two purposes, or they would draw the same order. The learning rates of
+        `optimizers` follow the schedule where it changes them within a round.
         """
         order, augment = self.generator(f"{purpose}: order"), self.generator(f"{purpose}: augmentation")
         plan, samples = plan or self.plan, self.train if samples is None else samples
         # A protection's draws share a stream with its noise, so none of them may be drawn ahead of its turn.
         at_once = PREPARED_AT_ONCE // plan.batch_size if self.draw is batch_positions else 1
-        for _ in range(plan.epochs):
+        steps = count_batches(len(samples), plan.batch_size, plan.batches_per_epoch)
+        for epoch in range(plan.epochs):
             positions = self.draw(
                 len(samples), plan.batch_size, generator=order, batches=plan.batches_per_epoch
             )
-            for batch in self.prepare.batches(samples, positions, augment, at_once=at_once):
+            for step, batch in enumerate(self.prepare.batches(samples, positions, augment, at_once=at_once)):
+                if plan.round is not None:
+                    scale_rates(optimizers, plan.factor_within(epoch, step, steps=steps))
                 yield batch
                 self._steps += 1
                 self._samples_seen += len(batch.targets)
@@ -145,30 +153,62 @@ class ClientWork:
         samples          the client's training samples unless given
         companions       modules that are also trained and stay on the client (bound to flat states)
         adjust_gradient  called with the flat parameters and gradient of the shared module before every step,
-                         to change the gradient in place (proximal terms, control variates)
+                         to change the gradient in place (proximal terms, control variates); after the
+                         plan's gradient rule and clipping, which concern the loss alone
         """
         if self.differentiate is not None and companions:
             raise UsageError(
                 "modules that are also trained (companions) would carry samples unprotected into the "
                 "model's gradients; use another --method, or --protect none"
             )
-        plan, differentiate = plan or self.plan, self.differentiate or self._backward
+        plan = plan or self.plan
         trained = [self.flat, *companions]
-        unwatched = adjust_gradient is None and self.differentiate is None
+        differentiate = self._gradient_rule(plan, trained)
+        gradients = [flat.gradient for flat in trained]
+        unwatched = adjust_gradient is None and differentiate == self._backward and plan.clip_norm is None
         optimizers = [
-            make_optimizer(plan, flat.parameters, flat.gradient, in_gradient=unwatched) for flat in trained
+            make_optimizer(
+                plan,
+                flat.parameters,
+                flat.gradient,
+                in_gradient=unwatched,
+                head=self.head if flat is self.flat else (),
+            )
+            for flat in trained
         ]
         for flat in trained:
             flat.module.train()
-        for batch in self.batches(plan=plan, purpose=purpose, samples=samples):
+        for batch in self.batches(plan=plan, purpose=purpose, samples=samples, optimizers=optimizers):
             for optimizer in optimizers:
                 optimizer.clear()
             value = differentiate(loss, batch)
+            if plan.clip_norm is not None:
+                clip_gradients(gradients, plan.clip_norm)
             if adjust_gradient is not None:
                 adjust_gradient(self.flat.parameters, self.flat.gradient)
             for optimizer in optimizers:
                 optimizer.step()
             self.meter(value, batch)
+
+    def _gradient_rule(self, plan: LocalTrainingConfig, trained: Sequence[FlatState]) -> Differentiate:
+        """Return how a batch's gradient is computed: as the protection or the plan's rule demands."""
+        rule = GRADIENT_RULES[plan.sharpness]
+        if rule.perturbation is None:
+            return self.differentiate or self._backward
+        if self.differentiate is not None:
+            raise UsageError(
+                f"--sharpness {plan.sharpness} needs a second gradient of every batch, which differential "
+                "privacy of samples does not account for; use --sharpness none, or another --protect"
+            )
+        perturbation, rho = rule.perturbation, rule.rho if plan.rho is None else plan.rho
+
+        def differentiate_twice(loss: Loss, batch: Batch) -> Tensor:
+            value = self._backward(loss, batch).detach()
+            with perturbed(trained, perturbation, rho):
+                self._backward(loss, batch)
+            return value
+
+        return differentiate_twice
 
     def _backward(self, loss: Loss, batch: Batch) -> Tensor:
         with self.prepare.autocast(), blocked_maps():

@@ -9,9 +9,10 @@ tensors. A layer-wise optimizer (LAMB, LARS, Muon) would see one single layer. A
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -36,11 +37,20 @@ class FlatOptimizer(Protocol):
         """Take one step."""
 
 
+@runtime_checkable
+class ScalableOptimizer(FlatOptimizer, Protocol):
+    """An optimizer whose learning rate can change between two steps."""
+
+    def scale_lr(self, factor: float) -> None:
+        """Use the learning rate that it was built with times `factor` from now on."""
+
+
 class FlatSGD:
     """Stochastic gradient descent with momentum and weight decay, equal to `torch.optim.SGD`.
 
     in_gradient  keep the momentum in the gradient itself, so that backward passes add to it: saves two
                  passes over all numbers per step, if nothing else reads the gradient
+    nesterov     step along g + momentum v instead of v
     """
 
     def __init__(
@@ -52,11 +62,18 @@ class FlatSGD:
         momentum: float = 0.0,
         weight_decay: float = 0.0,
         in_gradient: bool = False,
+        nesterov: bool = False,
     ) -> None:
         self.parameters, self.gradient = parameters, gradient
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
-        self.in_gradient = in_gradient and momentum > 0
+        self.nesterov = nesterov and momentum > 0
+        self.in_gradient = in_gradient and momentum > 0 and not self.nesterov
         self._velocity: Tensor | None = None
+        self._full_lr = lr
+
+    def scale_lr(self, factor: float) -> None:
+        """Change the learning rate; the momentum stays as it is."""
+        self.lr = self._full_lr * factor
 
     def clear(self) -> None:
         """Set the gradient to zero, or to its momentum."""
@@ -74,7 +91,11 @@ class FlatSGD:
             self._velocity = self.gradient if self.in_gradient or not self.momentum else self.gradient.clone()
         elif self._velocity is not self.gradient:
             torch.add(self.gradient, self._velocity, alpha=self.momentum, out=self._velocity)
-        self.parameters.add_(self._velocity, alpha=-self.lr)
+        if self.nesterov:
+            self.gradient.add_(self._velocity, alpha=self.momentum)
+            self.parameters.add_(self.gradient, alpha=-self.lr)
+        else:
+            self.parameters.add_(self._velocity, alpha=-self.lr)
 
 
 class FlatTorchOptimizer:
@@ -86,6 +107,11 @@ class FlatTorchOptimizer:
         parameter = parameters.detach().requires_grad_()
         parameter.grad = self.gradient = gradient
         self.optimizer = kind([parameter], **options)
+        self._full_lr: float = self.optimizer.param_groups[0]["lr"]
+
+    def scale_lr(self, factor: float) -> None:
+        """Change the learning rate; moments stay as they are."""
+        self.optimizer.param_groups[0]["lr"] = self._full_lr * factor
 
     def clear(self) -> None:
         """Set the gradient to zero."""
@@ -94,6 +120,38 @@ class FlatTorchOptimizer:
     def step(self) -> None:
         """Take one step."""
         self.optimizer.step()
+
+
+class JoinedOptimizer:
+    """Several optimizers of separate parts of a flat vector, which step together."""
+
+    def __init__(self, parts: Sequence[FlatOptimizer]) -> None:
+        self.parts = parts
+
+    def clear(self) -> None:
+        """Prepare the gradient of all parts."""
+        for part in self.parts:
+            part.clear()
+
+    def step(self) -> None:
+        """Take one step with all parts."""
+        for part in self.parts:
+            part.step()
+
+    def scale_lr(self, factor: float) -> None:
+        """Change the learning rates of all parts by the same factor."""
+        scale_rates(self.parts, factor)
+
+
+def scale_rates(optimizers: Sequence[FlatOptimizer], factor: float) -> None:
+    """Set the learning rates of optimizers to those they were built with times `factor`."""
+    for optimizer in optimizers:
+        if not isinstance(optimizer, ScalableOptimizer):
+            raise UsageError(
+                f"{type(optimizer).__name__} has no scale_lr(factor), so its learning rate cannot change "
+                "within a round; use --schedule-per round"
+            )
+        optimizer.scale_lr(factor)
 
 
 @dataclass(frozen=True)
@@ -120,9 +178,15 @@ class Optimizer:
             self.kind, parameters, gradient, lr=config.lr, weight_decay=config.weight_decay, **self.options
         )
 
+    def effective_steps(self, steps: int, *, momentum: float) -> float:
+        """Count the effective steps of FedNova, see `effective_steps`, where the optimizer sums gradients."""
+        return effective_steps(steps, momentum=momentum)
+
 
 class _SGD(Optimizer):
     """SGD in its fast implementation, with the run's momentum."""
+
+    nesterov: ClassVar[bool] = False
 
     def build(
         self, config: LocalTrainingConfig, parameters: Tensor, gradient: Tensor, *, in_gradient: bool
@@ -135,7 +199,19 @@ class _SGD(Optimizer):
             momentum=config.momentum,
             weight_decay=config.weight_decay,
             in_gradient=in_gradient,
+            nesterov=self.nesterov,
         )
+
+
+class _NesterovSGD(_SGD):
+    """SGD with Nesterov's momentum."""
+
+    nesterov = True
+
+    def effective_steps(self, steps: int, *, momentum: float) -> float:
+        """Count with a_j = (1 - rho^(steps - j + 2)) / (1 - rho): a gradient acts one step ahead."""
+        ahead = effective_steps(steps + 1, momentum=momentum)
+        return ahead - 1
 
 
 OPTIMIZERS: Registry[Optimizer] = Registry(
@@ -145,6 +221,14 @@ OPTIMIZERS.register("sgd")(
     _SGD(
         torch.optim.SGD,
         "stochastic gradient descent with --momentum",
+        sums_gradients=True,
+        search={"lr": LogUniform(0.001, 0.1), "weight_decay": _WEIGHT_DECAY},
+    )
+)
+OPTIMIZERS.register("sgd-nesterov")(
+    _NesterovSGD(
+        torch.optim.SGD,
+        "stochastic gradient descent with Nesterov's --momentum, which looks one step ahead",
         sums_gradients=True,
         search={"lr": LogUniform(0.001, 0.1), "weight_decay": _WEIGHT_DECAY},
     )
@@ -184,10 +268,40 @@ OPTIMIZERS.register("adagrad")(
 
 
 def make_optimizer(
-    config: LocalTrainingConfig, parameters: Tensor, gradient: Tensor, *, in_gradient: bool = False
+    config: LocalTrainingConfig,
+    parameters: Tensor,
+    gradient: Tensor,
+    *,
+    in_gradient: bool = False,
+    head: Sequence[slice] = (),
 ) -> FlatOptimizer:
-    """Create the optimizer that a configuration names; `in_gradient` as in `FlatSGD`."""
-    return OPTIMIZERS[config.optimizer].build(config, parameters, gradient, in_gradient=in_gradient)
+    """Create the optimizer that a configuration names; `in_gradient` as in `FlatSGD`.
+
+    head  places of the head, which has `config.head_lr` times the learning rate: each part of the vector then
+          has an optimizer of its own, which changes nothing else, since every weight is updated by itself
+    """
+    kind = OPTIMIZERS[config.optimizer]
+    if config.head_lr == 1 or not head:
+        return kind.build(config, parameters, gradient, in_gradient=in_gradient)
+    faster = replace(config, lr=config.lr * config.head_lr)
+    return JoinedOptimizer(
+        [
+            kind.build(
+                faster if is_head else config, parameters[place], gradient[place], in_gradient=in_gradient
+            )
+            for place, is_head in split_places(head, len(parameters))
+        ]
+    )
+
+
+def split_places(head: Sequence[slice], size: int) -> list[tuple[slice, bool]]:
+    """Split a vector into as few parts as possible, each with whether it belongs to the head."""
+    inside = torch.zeros(size, dtype=torch.bool)
+    for place in head:
+        inside[place] = True
+    changes = (inside[1:] != inside[:-1]).nonzero().flatten() + 1
+    edges = [0, *changes.tolist(), size]
+    return [(slice(start, stop), bool(inside[start])) for start, stop in pairwise(edges)]
 
 
 def effective_steps(steps: int, *, momentum: float) -> float:
@@ -200,10 +314,18 @@ def effective_steps(steps: int, *, momentum: float) -> float:
 
 
 def require_sums_of_gradients(config: LocalTrainingConfig, *, method: str) -> None:
-    """Refuse, on behalf of `method`, an optimizer that rescales gradients: it has no such a_j."""
+    """Refuse, on behalf of `method`, an optimizer that rescales gradients: it has no such a_j.
+
+    A learning rate that changes within a round is refused too: the a_j count every step the same.
+    """
     if not OPTIMIZERS[config.optimizer].sums_gradients:
         fitting = [name for name in OPTIMIZERS if OPTIMIZERS[name].sums_gradients]
         raise UsageError(
             f"{method} assumes that a client's update is a weighted sum of its gradients, which is true for "
-            f"{' and '.join(fitting)} and not for {config.optimizer}; use --optimizer {fitting[-1]}"
+            f"{' and '.join(fitting)} and not for {config.optimizer}; use --optimizer {fitting[0]}"
+        )
+    if config.changes_within_round:
+        raise UsageError(
+            f"{method} assumes one learning rate for all steps of a round, which --schedule-per "
+            f"{config.schedule_per} changes within it; use --schedule-per round"
         )

@@ -36,6 +36,12 @@ def batch_positions(
     yield from torch.cat(passes)[:needed].split(batch_size)
 
 
+def count_batches(count: int, batch_size: int, batches: int | None = None) -> int:
+    """Count the batches that `batch_positions` yields."""
+    whole, rest = divmod(count, batch_size)
+    return batches or max(whole + (rest > 1), 1)
+
+
 _CPU = torch.device("cpu")
 PREPARED_AT_ONCE = 64
 """Largest number of samples prepared together: more would evict the network's data from the cache."""

@@ -1,7 +1,8 @@
 """Learning-rate schedules over the rounds of a run: `--schedule NAME`.
 
 A schedule returns the factor of the learning rate in each round. It is constant within a round, so that
-methods whose equations contain the learning rate (SCAFFOLD) stay exact. A plugin adds one with a class:
+methods whose equations contain the learning rate (SCAFFOLD) stay exact; with `--schedule-per epoch` or `step`
+it is asked in each local epoch or step instead, and "round" below means that. A plugin adds one with a class:
 
     @SCHEDULES.register("linear")
     @dataclass(frozen=True)
@@ -16,22 +17,37 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal, get_args
 
 from unseen.errors import UsageError
+from unseen.evaluation.selection import mean_metric
+from unseen.fileio import Record
 from unseen.hparams import Settings, make_settings, setting
 from unseen.registry import Registry
+from unseen.tasks import goodness, primary_metric
+
+Unit = Literal["round", "epoch", "step"]
+UNITS = get_args(Unit)
 
 
 @dataclass(frozen=True)
 class Schedule(Settings, ABC):
-    """Base class of all schedules; its fields are the settings that `--set-schedule` takes."""
+    """Base class of all schedules; its fields are the settings that `--set-schedule` takes.
+
+    watches_validation  whether `reaction` reads evaluations on the sources' validation samples
+    """
+
+    watches_validation: ClassVar[bool] = False
 
     @abstractmethod
     def factor(self, round: int, rounds: int) -> float:
         """Return the factor of the learning rate in a round, counted from 1, of a run of `rounds`."""
+
+    def reaction(self, evaluations: Sequence[Record], task: str) -> float:
+        """Return a further factor, which the server derives from the records of all evaluations so far."""
+        return 1.0
 
 
 SCHEDULES: Registry[type[Schedule]] = Registry(
@@ -96,6 +112,56 @@ class Step(Schedule):
     def factor(self, round: int, rounds: int) -> float:
         """Return gamma^floor((round - 1) / every)."""
         return float(self.gamma ** ((round - 1) // self.every))
+
+
+@SCHEDULES.register("plateau")
+@dataclass(frozen=True)
+class Plateau(Schedule):
+    """Multiplies the learning rate by `gamma` when validation of the sources no longer improves."""
+
+    watches_validation = True
+    metric: Literal["loss", "primary"] = setting(
+        "loss", "what has to improve: the sources' validation loss, or the task's primary metric"
+    )
+    gamma: float = setting(0.1, "factor of each drop, above 0 and below 1")
+    patience: int = setting(3, "number of evaluations without improvement that are tolerated")
+    threshold: float = setting(1e-4, "smallest relative improvement that counts")
+    cooldown: int = setting(0, "number of evaluations after a drop that are not counted")
+    final: float = setting(0.0, "fraction of the learning rate that is the lowest")
+
+    def __post_init__(self) -> None:
+        _require_fraction("gamma", self.gamma)
+        _require_fraction("final", self.final, zero=True)
+        for name in ("patience", "cooldown", "threshold"):
+            if getattr(self, name) < 0:
+                raise UsageError(
+                    f"setting {name!r} of the schedule must not be negative, not {getattr(self, name)}"
+                )
+        for name in ("gamma", "threshold"):
+            if getattr(self, name) >= 1:
+                raise UsageError(
+                    f"setting {name!r} of the schedule must be below 1, not {getattr(self, name)}"
+                )
+
+    def factor(self, round: int, rounds: int) -> float:
+        """Return 1: the rate changes by `reaction` alone."""
+        return 1.0
+
+    def reaction(self, evaluations: Sequence[Record], task: str) -> float:
+        """Return gamma^drops, at least `final`; the rule is that of `torch.optim.lr_scheduler`."""
+        name = "loss" if self.metric == "loss" else primary_metric(task)
+        factor, best, bad, cooling = 1.0, -math.inf, 0, 0
+        for evaluation in evaluations:
+            value = goodness(name, mean_metric(evaluation, "validation", name))
+            if value > best * (1 + math.copysign(self.threshold, best)):
+                best, bad = value, 0
+            else:
+                bad += 1
+            if cooling:
+                cooling, bad = cooling - 1, 0
+            if bad > self.patience:
+                factor, cooling, bad = max(factor * self.gamma, self.final), self.cooldown, 0
+        return factor
 
 
 def make_schedule(name: str, settings: Mapping[str, Any] | None = None) -> Schedule:

@@ -62,7 +62,11 @@ class FlowerEngine:
             | to_arrays(start.received, prefix="received/")
             | to_arrays(start.sealing, prefix="sealing/")
         )
-        messages = {site: SiteMessage(self._about(own, start.round), arrays) for site, own in at_site.items()}
+        reaction = {} if start.reaction == 1 else {"reaction": start.reaction}
+        messages = {
+            site: SiteMessage(self._about(own, start.round) | reaction, arrays)
+            for site, own in at_site.items()
+        }
         answers = self.sites.ask("train", messages)
         replies = {
             name: self._reply(name, site, answers[site], start)

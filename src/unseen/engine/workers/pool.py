@@ -115,6 +115,7 @@ class WorkerEngine:
                 version=versions.get(names[row]),
                 protection_version=versions.get(protection_key(names[row])),
                 sealing=sealing,
+                reaction=start.reaction,
             )
             for row, position in enumerate(clients)
         ]

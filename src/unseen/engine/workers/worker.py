@@ -54,6 +54,7 @@ class TrainTask:
     version             the newest round of its state for the method, if any
     protection_version  the same for its state for the protection
     sealing             message of the protection's server half
+    reaction            as in `RoundStart`
     """
 
     position: int
@@ -63,6 +64,7 @@ class TrainTask:
     version: int | None
     protection_version: int | None = None
     sealing: dict[str, Array] = field(default_factory=dict)
+    reaction: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,12 @@ class _Worker:
         key = protection_key(name)
         self._set_versions({name: task.version, key: task.protection_version})
         start = RoundStart(
-            task.round, self.weights, as_tensors(task.received), self._count, as_tensors(task.sealing)
+            task.round,
+            self.weights,
+            as_tensors(task.received),
+            self._count,
+            as_tensors(task.sealing),
+            task.reaction,
         )
         with self.states.open_states(name, round=task.round, protected=experiment.protected) as states:
             update = self.workspace.train_client(task.position, states[0], start, states[1])

@@ -11,7 +11,7 @@ extracted ones the negatives.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
@@ -25,6 +25,7 @@ from unseen.data import Batch
 from unseen.methods.fedadg.fedadg_networks import SharedParts, draw_fixed_reference
 from unseen.models import FlatState, Kind
 from unseen.training import ClientWork, LocalTrainingConfig
+from unseen.training.gradient_rules import clip_gradients
 from unseen.training.optimizers import make_optimizer
 
 if TYPE_CHECKING:
@@ -54,10 +55,20 @@ def generator_loss(generated: Tensor, *, goal: Literal["recognised", "mistaken"]
 
 
 class Part:
-    """Parameters under one prefix of a flat state, with their own optimizer."""
+    """Parameters under one prefix of a flat state, with their own optimizer.
+
+    lr    factor of the learning rate
+    head  places of the head in the flat state's parameters
+    """
 
     def __init__(
-        self, flat: FlatState, plan: LocalTrainingConfig, *, prefix: str = "", lr: float = 1.0
+        self,
+        flat: FlatState,
+        plan: LocalTrainingConfig,
+        *,
+        prefix: str = "",
+        lr: float = 1.0,
+        head: Sequence[slice] = (),
     ) -> None:
         entries = [
             entry
@@ -71,15 +82,21 @@ class Part:
             for name, parameter in flat.module.named_parameters()
             if name.startswith(prefix) and parameter.requires_grad
         ]
-        self._optimizer = make_optimizer(
-            replace(plan, lr=plan.lr * lr), flat.parameters[place], self.gradient
+        self._clip_norm = plan.clip_norm
+        self.optimizer = make_optimizer(
+            replace(plan, lr=plan.lr * lr),
+            flat.parameters[place],
+            self.gradient,
+            head=[slice(each.start - place.start, each.stop - place.start) for each in head],
         )
 
     def minimise(self, loss: Tensor) -> None:
         """Take one step on `loss`; other parameters it depends on are not updated."""
-        self._optimizer.clear()
+        self.optimizer.clear()
         loss.backward(inputs=self.trained)
-        self._optimizer.step()
+        if self._clip_norm is not None:
+            clip_gradients([self.gradient], self._clip_norm)
+        self.optimizer.step()
 
 
 class LocalTraining:
@@ -97,12 +114,16 @@ class LocalTraining:
         discriminator: FlatState | None,
     ) -> None:
         self.work, self.settings, self.shared = work, settings, shared
-        self.network = Part(work.flat, work.plan, prefix="network.")
+        self.network = Part(work.flat, work.plan, prefix="network.", head=work.head)
+        parts = [self.network]
         self.discriminator = discriminator
         if discriminator is not None:
             self.critic = Part(discriminator, work.plan, lr=settings.discriminator_lr)
+            parts.append(self.critic)
         if shared.generator is not None:
             self.generator = Part(work.flat, work.plan, prefix="generator.", lr=settings.generator_lr)
+            parts.append(self.generator)
+        self._optimizers = [part.optimizer for part in parts]
         self._noise = work.generator("fedadg: noise")
         self._smoothing = settings.smoothing(work.plan)
         self._sums: defaultdict[str, float] = defaultdict(float)
@@ -114,12 +135,16 @@ class LocalTraining:
         epochs, plan = self.settings.epochs(self.work.plan), self.work.plan
         if epochs.warm_up:
             for batch in self.work.batches(
-                plan=replace(plan, epochs=epochs.warm_up), purpose="fedadg: warm-up"
+                plan=replace(plan, epochs=epochs.warm_up),
+                purpose="fedadg: warm-up",
+                optimizers=self._optimizers,
             ):
                 self.classification_step(batch)
         if epochs.adversarial:
             for batch in self.work.batches(
-                plan=replace(plan, epochs=epochs.adversarial), purpose="fedadg: adversarial"
+                plan=replace(plan, epochs=epochs.adversarial),
+                purpose="fedadg: adversarial",
+                optimizers=self._optimizers,
             ):
                 if self.discriminator is None:
                     self.classification_step(batch)

@@ -191,6 +191,11 @@ class FedADG(Method[FedADGSettings]):
 
     def client(self, work: ClientWork) -> Update:
         """Train F, C and G against the client's own discriminator, which continues from its last round."""
+        if work.plan.sharpness != "none":
+            raise UsageError(
+                f"fedadg minimizes three losses in turn, each with its own gradient, and --sharpness "
+                f"{work.plan.sharpness} is for one; use --sharpness none, or another --method"
+            )
         shared = cast(SharedParts, work.module)
         discriminator = self._discriminator(work, shared.network)
         training = LocalTraining(work, self.settings, shared=shared, discriminator=discriminator)

@@ -1,0 +1,124 @@
+"""Gradients of a batch: gradient rules that look for flat minima (`--sharpness NAME`), and clipping.
+
+A sharpness-aware rule moves the weights w by a small perturbation e towards higher loss, computes the
+gradient at w + e on the same batch, and returns to w, from where the optimizer takes its step. A plugin adds
+a rule with a function that returns e for every flat state that is trained:
+
+    @register_rule("random", summary="gradient at a random point nearby", rho=0.01)
+    def random_point(trained: Sequence[FlatState], rho: float) -> list[Tensor]:
+        return [rho * torch.randn_like(flat.parameters) for flat in trained]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unseen.models import FlatState, Kind
+from unseen.registry import Registry
+
+Perturbation = Callable[[Sequence[FlatState], float], list[Tensor]]
+"""Function of the trained states, whose `gradient` is that at w, and of the radius rho; returns e."""
+_TINY = 1e-12
+_ETA = 0.01
+"""ASAM's eta: keeps weights of zero from never being perturbed."""
+
+
+@dataclass(frozen=True)
+class GradientRule:
+    """Registry entry: how a batch's gradient is found.
+
+    perturbation  computes e; None = the gradient at w itself, in one pass
+    rho           default radius of the perturbation
+    """
+
+    summary: str
+    perturbation: Perturbation | None = None
+    rho: float = 0.0
+
+
+GRADIENT_RULES: Registry[GradientRule] = Registry(
+    "gradient rule", group="unseen.gradient_rules", builtin=("unseen.training.gradient_rules",)
+)
+GRADIENT_RULES.register("none")(GradientRule("the gradient at the current weights, in one pass"))
+
+
+def register_rule(name: str, *, summary: str, rho: float) -> Callable[[Perturbation], Perturbation]:
+    """Register a perturbation as a gradient rule."""
+
+    def add(perturbation: Perturbation) -> Perturbation:
+        GRADIENT_RULES.register(name)(GradientRule(summary, perturbation, rho))
+        return perturbation
+
+    return add
+
+
+@register_rule(
+    "sam", summary="SAM: the gradient at the worst point within --rho; two passes per step", rho=0.05
+)
+def sharpness_aware(trained: Sequence[FlatState], rho: float) -> list[Tensor]:
+    """Compute e = rho g / |g| with the norm over all trained parameters (Foret et al. 2021)."""
+    scale = rho / (total_norm([flat.gradient for flat in trained]) + _TINY)
+    return [flat.gradient * scale for flat in trained]
+
+
+@register_rule(
+    "asam", summary="ASAM: SAM with a radius relative to each weight's size; two passes per step", rho=0.5
+)
+def adaptive_sharpness_aware(trained: Sequence[FlatState], rho: float) -> list[Tensor]:
+    """Compute e = rho T^2 g / |T g| with T = |w| + eta for weights and 1 for biases (Kwon et al. 2021)."""
+    sizes = [_weight_sizes(flat) for flat in trained]
+    scaled = [size * flat.gradient for size, flat in zip(sizes, trained, strict=True)]
+    scale = rho / (total_norm(scaled) + _TINY)
+    return [size * each * scale for size, each in zip(sizes, scaled, strict=True)]
+
+
+def _weight_sizes(flat: FlatState) -> Tensor:
+    """Return T of ASAM for every trained parameter."""
+    sizes = torch.ones_like(flat.parameters)
+    for entry in flat.layout.entries:
+        if entry.kind is Kind.PARAMETER and entry.name.rpartition(".")[2] == "weight":
+            sizes[entry.slice] = flat.parameters[entry.slice].abs() + _ETA
+    return sizes
+
+
+@torch.no_grad()
+def total_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """Compute the norm over several gradients together."""
+    norms = [torch.linalg.vector_norm(each) for each in gradients]
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+
+
+@torch.no_grad()
+def clip_gradients(gradients: Sequence[Tensor], bound: float) -> None:
+    """Scale gradients together to a norm of at most `bound`, as `torch.nn.utils.clip_grad_norm_` does."""
+    factor = (bound / (total_norm(gradients) + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor)
+
+
+@contextmanager
+def perturbed(trained: Sequence[FlatState], perturbation: Perturbation, rho: float) -> Iterator[None]:
+    """Move weights to w + e and clear their gradients; afterwards restore w and all buffers exactly.
+
+    Batch-norm statistics thus count a batch once, at w.
+    """
+    with torch.no_grad():
+        before = [flat.parameters.clone() for flat in trained]
+        buffers = [buffer for flat in trained for buffer in flat.module.buffers()]
+        kept = [buffer.clone() for buffer in buffers]
+        for flat, shift in zip(trained, perturbation(trained, rho), strict=True):
+            flat.parameters.add_(shift)
+            flat.gradient.zero_()
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for flat, weights in zip(trained, before, strict=True):
+                flat.parameters.copy_(weights)
+            for buffer, values in zip(buffers, kept, strict=True):
+                buffer.copy_(values)
