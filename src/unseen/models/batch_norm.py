@@ -8,47 +8,19 @@ second moments, so that the global variance is that of the pooled data (law of t
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, Literal, Self, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from unseen.models.flat_state import Kind, Layout
+from unseen.models.frozen_statistics import FrozenStatistics, keep_statistics
 from unseen.models.network import Network
 
 BatchNormChoice = Literal["train", "frozen", "pooled"]
 BATCH_NORM_CHOICES: tuple[str, ...] = get_args(BatchNormChoice)
 NOTHING_TO_FREEZE = "--batch-norm frozen: this network has no batch norm, so nothing is frozen"
-
-
-class FrozenStatistics(_BatchNorm):
-    """Batch norm that stays in evaluation mode: it uses its running statistics and does not update them.
-
-    Mixed into a layer's own class by `freeze_statistics`, so that names of tensors, type checks and what the
-    layer computes besides (the activation of timm's layers) stay as they are. Copies and pickles keep it.
-    """
-
-    def train(self, mode: bool = True) -> Self:
-        """Set the mode of the layer's parts, but not of the layer itself."""
-        super().train(mode)
-        self.training = False
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _empty_frozen, (type(self).__bases__[1],), self.__getstate__()
-
-
-@cache
-def _frozen_class(kind: type[_BatchNorm]) -> type[FrozenStatistics]:
-    return type(f"Frozen{kind.__name__}", (FrozenStatistics, kind), {})
-
-
-def _empty_frozen(kind: type[_BatchNorm]) -> FrozenStatistics:
-    """Create a layer whose state is still to be set, for unpickling."""
-    made = _frozen_class(kind)
-    return made.__new__(made)
 
 
 def freeze_statistics(network: Network) -> int:
@@ -62,9 +34,7 @@ def freeze_statistics(network: Network) -> int:
         if isinstance(layer, _BatchNorm) and layer.running_mean is not None
     ]
     for layer in layers:
-        if not isinstance(layer, FrozenStatistics):
-            layer.__class__ = _frozen_class(type(layer))
-        layer.training = False
+        keep_statistics(layer)
     if not layers and NOTHING_TO_FREEZE not in network.notes:
         network.notes += (NOTHING_TO_FREEZE,)
     return len(layers)

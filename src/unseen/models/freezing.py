@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from unseen.errors import UsageError
+from unseen.models.frozen_statistics import keep_statistics
 
 _MARK = "frozen_tensors"
 """Attribute of a submodule: the names of its own tensors that are frozen."""
@@ -45,7 +46,7 @@ def freeze(module: nn.Module, names: Iterable[str]) -> None:
             owner.get_buffer(own)
         setattr(owner, _MARK, getattr(owner, _MARK, frozenset()) | {own})
         if isinstance(owner, _BatchNorm) and own == "running_mean":
-            owner.register_forward_pre_hook(_use_running_statistics)
+            keep_statistics(owner)
 
 
 def frozen_names(module: nn.Module) -> tuple[str, ...]:
@@ -83,8 +84,3 @@ def _similar(pattern: str, names: Sequence[str]) -> str:
         name for name in known if name.count(".") == 1 and name.endswith("*")
     ]
     return f"patterns that do: {', '.join((close or known)[:8])}"
-
-
-def _use_running_statistics(layer: nn.Module, inputs: object) -> None:
-    """Put a layer into evaluation mode before each forward pass, whatever mode its network is in."""
-    layer.eval()
