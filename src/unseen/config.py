@@ -108,7 +108,12 @@ class RunConfig:
         choices=("federated", "local"),
     )
     image_size: int | None = option(None, "Side of the square images, in pixels.", DATA)
-    augment: str | None = option(None, "Augmentation of training images.", DATA, registry="augmentations")
+    augment: str | None = option(
+        None,
+        "Augmentations in training, joined by +, such as standard+mixstyle.",
+        DATA,
+        registry="augmentations",
+    )
     skip_unreadable: bool = option(False, "Skip unreadable image files instead of stopping.", DATA)
     validation: float = option(0.1, "Fraction of each source domain kept for model selection.", DATA)
     test: float = option(0.1, "Fraction of each source domain kept for in-domain accuracy.", DATA)
@@ -255,7 +260,7 @@ class RunConfig:
             if declared.choices and value not in declared.choices:
                 raise unknown_name(item.name.replace("_", " "), value, declared.choices)
             if declared.registry and declared.checked:
-                find_registry(declared.registry)[value]
+                find_registry(declared.registry).check(value)
         if self.selection not in rule_names():
             raise unknown_name("selection rule", self.selection, rule_names())
 

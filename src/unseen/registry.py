@@ -80,6 +80,10 @@ class Registry(Generic[T]):
             raise unknown_name(self.kind, name, self._entries)
         return self._entries[name]
 
+    def check(self, value: str) -> None:
+        """Refuse the value of an option that names an entry."""
+        self[value]
+
     def __contains__(self, name: object) -> bool:
         self._load()
         return name in self._entries

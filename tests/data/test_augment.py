@@ -22,7 +22,7 @@ def pictures(count: int = 16, channels: int = 3, side: int = 12) -> Tensor:
 
 
 def test_the_known_names() -> None:
-    assert tuple(AUGMENTATIONS) == NAMES
+    assert set(NAMES) < set(AUGMENTATIONS)
     with pytest.raises(UsageError, match="standard"):
         AUGMENTATIONS["standart"]
 

@@ -81,6 +81,13 @@ def _settings_of(entry: Any) -> list[tuple[str, Any, str]]:
 
     if isinstance(entry, type) and issubclass(entry, Settings):
         return describe_settings(entry)
+    if inspect.isfunction(entry):
+        from unseen.data.augmentation import settings_of
+
+        return [
+            (name, f"{default:.3g}", f"{bounds.meaning} ({bounds.low:g} to {bounds.high:g})")
+            for name, default, bounds in settings_of(entry)
+        ]
     return describe_settings(entry.settings_type()) if hasattr(entry, "settings_type") else []
 
 

@@ -28,7 +28,14 @@ from unseen.privacy import (
 )
 from unseen.seeding import global_torch_seed
 from unseen.tasks.accumulators import MetricAccumulator
-from unseen.training import ClientWork, LocalTrainingConfig, Preprocessor, Update, reason_to_reject
+from unseen.training import (
+    ClientWork,
+    LocalTrainingConfig,
+    Preprocessor,
+    Update,
+    augmented_inside,
+    reason_to_reject,
+)
 
 EvaluationSet = tuple[str, str]
 """(domain, split) with split one of validation, validation-domain, test, target."""
@@ -236,7 +243,10 @@ class Workspace:
             start=self.statistics.to_sent(start.weights),
         )
         experiment.protection.before_training(work, context)
-        with global_torch_seed(experiment.seed, "dropout", client.name, start.round):
+        with (
+            global_torch_seed(experiment.seed, "dropout", client.name, start.round),
+            augmented_inside(work, self.deployed),
+        ):
             update = experiment.method.client(work)
         require_declared(update, context.method)
         update = replace(update, weights=self.statistics.to_sent(update.weights))

@@ -58,6 +58,8 @@ class Method(Configurable[S], ABC):
     beyond_losses             how the client half uses its samples other than by the loss that each has alone,
                               given to `work.fit`; empty if it does not; none = not declared, which counts as
                               a use unless the client half is the default
+    mixed_targets             whether the client half only passes targets to `work.task_loss`, so that one
+                              may be a blend of two classes; none = yes if it is the default
     """
 
     name: ClassVar[str]
@@ -71,6 +73,7 @@ class Method(Configurable[S], ABC):
     keeps_statistics: ClassVar[bool] = False
     merges: ClassVar[Mapping[str, Reduction]] = {}
     beyond_losses: str | None = None
+    mixed_targets: bool | None = None
 
     @property
     def weighting(self) -> Weighting:
@@ -105,6 +108,13 @@ class Method(Configurable[S], ABC):
             surgery=self.surgery,
             beyond_losses=beyond,
         )
+
+    @property
+    def accepts_mixed_targets(self) -> bool:
+        """Whether clients can train on targets that are blends of classes."""
+        if self.mixed_targets is None:
+            return type(self).client is Method.client
+        return self.mixed_targets
 
     def build(self, network: Network, *, seed: int) -> nn.Module:
         """Build the module that clients train and send; by default the network itself.

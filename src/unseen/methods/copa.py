@@ -144,6 +144,7 @@ class COPA(Method[COPASettings]):
     needs_individual_updates = True
     sends = ("model weights", "number of samples", COUNTS)
     beyond_losses = "it sends its number of samples per domain"
+    mixed_targets = True
 
     def build_for(self, network: Network, *, sources: Sequence[str], seed: int) -> nn.Module:
         """Build the network with one classifier per source domain, in the order of their names."""
@@ -199,7 +200,7 @@ class _CollaborativeLoss:
         if not others or not self.strength:
             return own
         answers = self.frozen.others(features, places)
-        frozen = self.work.task_loss(answers, batch.targets.repeat_interleave(others))
+        frozen = self.work.task_loss(answers, batch.targets.repeat_interleave(others, dim=0))
         self.means.add("loss of the other classifiers", frozen, samples=len(places))
         return own + self.strength * others * frozen
 

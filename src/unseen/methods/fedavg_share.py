@@ -59,6 +59,7 @@ class FedAvgShare(Method[FedAvgShareSettings]):
     needs_individual_updates = True
     sends: tuple[str, ...] = ("model weights", "number of samples", SAMPLES, LABELS)
     beyond_losses = "it sends some of its samples"
+    mixed_targets = True
 
     def __init__(self, settings: FedAvgShareSettings) -> None:
         super().__init__(settings)

@@ -57,6 +57,7 @@ class FedBN(Method[FedBNSettings]):
     )
     beyond_losses = ""
     keeps_statistics = True
+    mixed_targets = True
 
     def __init__(self, settings: FedBNSettings) -> None:
         super().__init__(settings)

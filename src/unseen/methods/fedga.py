@@ -72,6 +72,7 @@ class FedGA(Method[FedGASettings]):
     needs_individual_updates = True
     sends = ("model weights", "number of samples", GAP)
     beyond_losses = "it sends the risk of models on its samples"
+    mixed_targets = True
 
     def client(self, work: ClientWork) -> Update:
         """Compare the received model with the client's former one, train, and keep the risk of the result."""

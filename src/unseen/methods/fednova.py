@@ -47,6 +47,7 @@ class FedNova(Method[FedNovaSettings]):
     )
     sends = ("model weights", "number of samples", NORMALISER)
     beyond_losses = ""
+    mixed_targets = True
 
     def client(self, work: ClientWork) -> Update:
         """Train as in FedAvg and send the number of effective steps."""

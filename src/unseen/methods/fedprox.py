@@ -49,6 +49,7 @@ class FedProx(Method[FedProxSettings]):
         url="https://arxiv.org/abs/1812.06127",
     )
     beyond_losses = ""
+    mixed_targets = True
 
     def client(self, work: ClientWork) -> Update:
         """Train on the task's loss; the proximal term is added as its gradient mu (w_k - w)."""

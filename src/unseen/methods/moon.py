@@ -69,6 +69,7 @@ class MOON(Method[MOONSettings]):
         url="https://arxiv.org/abs/2103.16257",
     )
     beyond_losses = "it keeps means over batches of feature similarities"
+    mixed_targets = True
 
     def build(self, network: Network, *, seed: int) -> nn.Module:
         """Return the network itself, or with the paper's projection between its features and a new head."""

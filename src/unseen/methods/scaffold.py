@@ -70,6 +70,7 @@ class Scaffold(Method[ScaffoldSettings]):
     )
     sends: tuple[str, ...] = ("model weights", "number of samples", CHANGE)
     merges = {CHANGE: "mean"}  # noqa: RUF012 (declared as the class's own in Method)
+    mixed_targets = True
 
     def __init__(self, settings: ScaffoldSettings) -> None:
         super().__init__(settings)

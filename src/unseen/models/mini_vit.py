@@ -67,6 +67,10 @@ class MiniViT(Network):
                 kept.append(tokens.transpose(1, 2).unflatten(2, self.grid))
         return self.norm(tokens).mean(1), tuple(kept)
 
+    def early_stages(self) -> tuple[str, ...]:
+        """Name the first two blocks."""
+        return "blocks.0", "blocks.1"
+
 
 MODELS.register("mini-vit")(
     ModelEntry(

@@ -27,7 +27,7 @@ class Network(nn.Module):
     Subclasses define `extract`. `pixel_mean` and `pixel_std` normalize images in [0, 1] before they are
     passed in: one value for all channels or one for each; both are recorded with the model. `head_alias` is
     the name of the head in weights files from elsewhere; `notes` are what a user should know about how the
-    network was built.
+    network was built. `map_layout` is the order of dimensions of what inner stages return.
     """
 
     model_name: str = "network"
@@ -36,6 +36,7 @@ class Network(nn.Module):
     pixel_std: tuple[float, ...] = (1.0,)
     head_alias: str = "head"
     notes: tuple[str, ...] = ()
+    map_layout: str = "NCHW"
     head: nn.Linear
 
     def extract(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -60,6 +61,10 @@ class Network(nn.Module):
         """Return logits, features and taps of one forward pass."""
         features, taps = self.extract(inputs, taps=True)
         return Output(self.head(features), features, taps)
+
+    def early_stages(self) -> tuple[str, ...]:
+        """Name the modules whose outputs are the first inner maps; empty where that is not known."""
+        return ()
 
     @staticmethod
     def import_libraries() -> None:
@@ -93,3 +98,7 @@ class StagedNetwork(Network):
             if taps and name in self.tap_names:
                 kept.append(dense(value))
         return dense(value).flatten(1), tuple(kept)
+
+    def early_stages(self) -> tuple[str, ...]:
+        """Name the first two stages."""
+        return tuple(f"stages.{name}" for name in list(self.stages)[:2])

@@ -87,6 +87,10 @@ class AlexNet(Network):
                 kept.append(value)
         return self.body.classifier(self.body.avgpool(value).flatten(1)), tuple(kept)
 
+    def early_stages(self) -> tuple[str, ...]:
+        """Name the first two max pools."""
+        return "body.features.2", "body.features.5"
+
 
 def _patch_size(model: str, height: int, width: int) -> int:
     for patch in _PATCHES:
@@ -116,6 +120,8 @@ _entry("vit-small", "vit_small_patch16_224", "vision transformer, width 384 (MDF
 
 
 _TAPS = 3
+_AFTER_STEM = 4
+"""Stages begin where maps are this many times smaller than the image."""
 
 
 class TimmNetwork(Network):
@@ -134,6 +140,7 @@ class TimmNetwork(Network):
         self.head_alias = spec.get("classifier") or "head"
         self.pixel_mean = for_channels(spec["mean"], channels)
         self.pixel_std = for_channels(spec["std"], channels)
+        self.map_layout = getattr(body, "output_fmt", self.map_layout)
         self.tap_names = tuple(str(level["module"]) for level in list(body.feature_info)[-_TAPS:])
 
     @staticmethod
@@ -152,6 +159,13 @@ class TimmNetwork(Network):
             final, kept = self._extract_watching(inputs)
         features = self.body.forward_head(final, pre_logits=True)
         return cast(Tensor, features.flatten(1)), tuple(kept)
+
+    def early_stages(self) -> tuple[str, ...]:
+        """Name the first two of timm's levels after the stem: maps at most a quarter as wide as the image."""
+        levels = list(self.body.feature_info)
+        later = [level for level in levels if level["reduction"] >= _AFTER_STEM]
+        chosen = later if len(later) >= 2 else levels
+        return tuple(f"body.{level['module']}" for level in chosen[:2])
 
     def _extract_watching(self, inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Record the outputs of the tapped modules."""

@@ -60,9 +60,10 @@ class MethodTraits:
 class PlannedRun:
     """A run that is about to start.
 
-    train_sizes  number of training samples per client
-    in_round     number of clients per round
-    module       what clients train and send
+    train_sizes     number of training samples per client
+    in_round        number of clients per round
+    module          what clients train and send
+    mixing_samples  names of augmentations through which samples affect each other; empty if there are none
     """
 
     method: MethodTraits
@@ -72,6 +73,7 @@ class PlannedRun:
     module: nn.Module
     plan: LocalTrainingConfig
     seed: int = 0
+    mixing_samples: str = ""
 
     @property
     def numbers(self) -> int:

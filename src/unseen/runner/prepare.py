@@ -27,7 +27,8 @@ from unseen.models import BatchNormChoice, InputSpec, Network, build_model, free
 from unseen.models.lora import add_lora
 from unseen.models.pretrained import find_weights_file
 from unseen.privacy import PlannedRun, Protection, make_protection
-from unseen.training import LocalTrainingConfig, Preprocessor, check_precision
+from unseen.runner.augmentation_checks import check_augmentation
+from unseen.training import LocalTrainingConfig, Preprocessor, check_feature_augmentation, check_precision
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +91,7 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
         encoding = fit_encoding(data, rows, statistics=cast(Any, config.table_statistics))
         data = encode(data, encoding)
     _check_batch_size(config, federation)
-    _check_augmentation(config, data)
+    check_augmentation(config, data, method)
 
     config = config.resolved(
         task=data.task,
@@ -163,6 +164,9 @@ def make_experiment(
     if config.batch_norm == "frozen":
         freeze_statistics(network)
     _select_trained_part(network, config, spec)
+    check_feature_augmentation(
+        cast(str, config.augment), network, data.input_shape, classes=len(data.classes)
+    )
     return Experiment(
         data=data,
         federation=federation,
@@ -174,6 +178,7 @@ def make_experiment(
             augmentation=cast(str, config.augment),
             device=device or choose_device(config.device),
             precision=cast(Any, config.precision),
+            classes=len(data.classes),
         ),
         compile=config.compile,
         seed=config.seed,
@@ -261,6 +266,7 @@ def _plan_protection(
         module=method.build_for(experiment.network, sources=federation.sources, seed=config.seed),
         plan=experiment.plan,
         seed=config.seed,
+        mixing_samples=experiment.prepare.augmentations.mixing_samples,
     )
     protection.check(planned)
     protection = protection.resolve(planned)
@@ -347,11 +353,3 @@ def _default_augmentation(data: DataSet) -> str:
 def _normalization(data: DataSet, network: Network) -> Normalize:
     """Return how the network expects pixels; measured values come normalized already."""
     return Normalize() if data.is_measured else Normalize(mean=network.pixel_mean, std=network.pixel_std)
-
-
-def _check_augmentation(config: RunConfig, data: DataSet) -> None:
-    if data.is_measured and config.augment not in (None, "none"):
-        raise UsageError(
-            f"--augment {config.augment} changes pixels of 8 bits; {data.name} contains measured values: "
-            "use --augment none"
-        )

@@ -34,6 +34,8 @@ class Task(ABC):
     has_classes           whether targets are class numbers (int64) instead of quantities (float32)
     standardizes_targets  whether the targets of tables are scaled to mean 0 and std 1
     output_names          names of what an exported model returns, in the order of `served_outputs`
+    takes_mixed_targets   whether `loss` accepts blends of targets: quantities, or probabilities of classes
+                          (n x classes) instead of numbers
     """
 
     name: ClassVar[str]
@@ -44,6 +46,7 @@ class Task(ABC):
     has_classes: ClassVar[bool]
     standardizes_targets: ClassVar[bool]
     output_names: ClassVar[tuple[str, ...]]
+    takes_mixed_targets: ClassVar[bool] = False
 
     @abstractmethod
     def count_outputs(self, classes: Sequence[str]) -> int:

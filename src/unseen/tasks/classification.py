@@ -26,6 +26,7 @@ class Classification(Task):
     has_classes = True
     standardizes_targets = False
     output_names = ("probabilities", "logits")
+    takes_mixed_targets = True
 
     def count_outputs(self, classes: Sequence[str]) -> int:
         """Return one logit per class."""
@@ -34,7 +35,7 @@ class Classification(Task):
     def loss(
         self, outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0, reduction: Reduction = "mean"
     ) -> Tensor:
-        """Compute the cross-entropy of logits."""
+        """Compute the cross-entropy of logits with class numbers, or with probabilities (n x classes)."""
         from torch.nn import functional as F
 
         return F.cross_entropy(outputs, targets, reduction=reduction, label_smoothing=label_smoothing)

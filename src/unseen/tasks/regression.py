@@ -25,6 +25,7 @@ class Regression(Task):
     has_classes = False
     standardizes_targets = True
     output_names = ("values",)
+    takes_mixed_targets = True
 
     def count_outputs(self, classes: Sequence[str]) -> int:
         """Return 1."""

@@ -1,6 +1,7 @@
 """Local training of one client: loop, optimizers, schedules, preprocessing, and the update it sends."""
 
-from unseen.training.client import ClientWork, DivergedError, Update, reason_to_reject
+from unseen.training.client import ClientWork, DivergedError, Update, augmented_inside, reason_to_reject
+from unseen.training.feature_augment import check_feature_augmentation
 from unseen.training.gradient_rules import GRADIENT_RULES
 from unseen.training.local_config import LocalTrainingConfig
 from unseen.training.optimizers import OPTIMIZERS, effective_steps, require_sums_of_gradients
@@ -23,8 +24,10 @@ __all__ = [
     "LocalTrainingConfig",
     "Preprocessor",
     "Update",
+    "augmented_inside",
     "autocast_to",
     "batch_positions",
+    "check_feature_augmentation",
     "check_precision",
     "effective_steps",
     "reason_to_reject",

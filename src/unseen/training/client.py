@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +17,9 @@ from torch import Tensor, nn
 
 from unseen.data import Batch, Samples
 from unseen.errors import UnseenError, UsageError
-from unseen.models import FlatState, blocked_maps
+from unseen.models import FlatState, Network, blocked_maps
 from unseen.seeding import torch_generator
+from unseen.training.feature_augment import FeatureAugmenter
 from unseen.training.gradient_rules import GRADIENT_RULES, clip_gradients, perturbed
 from unseen.training.local_config import LocalTrainingConfig
 from unseen.training.optimizers import FlatOptimizer, make_optimizer, scale_rates
@@ -72,6 +74,7 @@ class ClientWork:
     draw          how batches are drawn
     differentiate how `fit` computes gradients instead of a backward pass; set by protections (DP-SGD)
     head          places of the deployed network's head in the flat parameters
+    augmenter     augmentations inside the network, attached to it while the client trains
     """
 
     client: str
@@ -90,6 +93,7 @@ class ClientWork:
     draw: Draw = batch_positions
     differentiate: Differentiate | None = None
     head: Sequence[slice] = ()
+    augmenter: FeatureAugmenter | None = None
     _steps: int = 0
     _samples_seen: int = 0
     _loss_sum: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
@@ -99,9 +103,16 @@ class ClientWork:
         return torch_generator(self.seed, purpose, self.client, self.round)
 
     def task_loss(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float | None = None) -> Tensor:
-        """Compute the task's loss, with the plan's label smoothing unless given."""
+        """Compute the task's loss, with the plan's label smoothing unless given.
+
+        Augmentations at the network's head act here: on the features that gave `outputs`, and on `outputs`.
+        """
         smoothing = self.plan.label_smoothing if label_smoothing is None else label_smoothing
-        return self.train.task_type.loss(outputs, targets, label_smoothing=smoothing)
+        if self.augmenter is None:
+            return self.train.task_type.loss(outputs, targets, label_smoothing=smoothing)
+        outputs = self.augmenter.change_outputs(outputs, targets)
+        value = self.train.task_type.loss(outputs, targets, label_smoothing=smoothing)
+        return self.augmenter.add_penalties(value, outputs)
 
     def batches(
         self,
@@ -229,6 +240,20 @@ class ClientWork:
             extras=extras or {},
             diagnostics=diagnostics or {},
         )
+
+
+@contextmanager
+def augmented_inside(work: ClientWork, network: Network) -> Iterator[None]:
+    """Within the block, apply the augmentations that act inside the network a client trains."""
+    steps = work.prepare.augmentations
+    if not steps.in_network:
+        yield
+        return
+    augmenter = FeatureAugmenter(steps, network, work.generator("feature augmentation"))
+    with augmenter.attached():
+        work.augmenter = augmenter
+        yield
+    augmenter.require_effect()
 
 
 def _all_finite(values: Tensor) -> bool:

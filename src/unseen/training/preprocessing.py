@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from unseen.data import Batch, Samples
-from unseen.data.augment import AUGMENTATIONS
+from unseen.data.augmentation import AugmentationList, augment_batch, parse_augmentations
 from unseen.data.transforms import Normalize
 from unseen.errors import UsageError, unknown_name
 
@@ -52,22 +52,34 @@ class Preprocessor:
     """Moves a raw batch to the device and converts it to network inputs.
 
     Augmentation happens only where a generator is given, that is in training.
+
+    augmentation  a list of names in `AUGMENTATIONS`; those that act inside the network do so in `ClientWork`
+    classes       number of classes, for augmentations that mix targets; 0 = targets are quantities
     """
 
     normalize: Normalize
     augmentation: str = "none"
     device: torch.device = _CPU
     precision: Precision = "float32"
+    classes: int = 0
+
+    @property
+    def augmentations(self) -> AugmentationList:
+        """The steps that `augmentation` names."""
+        return parse_augmentations(self.augmentation)
 
     def __call__(self, batch: Batch, generator: torch.Generator | None = None) -> Batch:
         """Move, augment (in training) and normalize a batch."""
-        inputs = self._to_device(batch.inputs)
-        if generator is None or self.augmentation == "none" or inputs.ndim != 4 or not len(inputs):
+        inputs, targets = self._to_device(batch.inputs), self._to_device(batch.targets)
+        steps = self.augmentations.at("images")
+        if generator is None or not steps or inputs.ndim != 4 or not len(inputs):
             inputs = self.normalize(inputs)
         else:
-            augment = AUGMENTATIONS[self.augmentation]
-            inputs = self.normalize.finish(augment(self.normalize.scale(inputs), generator))
-        return Batch(inputs, self._to_device(batch.targets), self._to_device(batch.domains))
+            images, targets = augment_batch(
+                steps, self.normalize.scale(inputs), targets, generator, classes=self.classes
+            )
+            inputs = self.normalize.finish(images)
+        return Batch(inputs, targets, self._to_device(batch.domains))
 
     def batches(
         self, samples: Samples, positions: Iterator[Tensor], generator: torch.Generator, *, at_once: int = 1
@@ -76,7 +88,7 @@ class Preprocessor:
 
         at_once  number of batches prepared together, which saves calls; one where augmentation draws for each
         """
-        together = 1 if self.augmentation != "none" else max(at_once, 1)
+        together = 1 if self.augmentations.at("images") else max(at_once, 1)
         while group := list(islice(positions, together)):
             whole = self(samples.gather(torch.cat(group)), generator)
             sizes = [len(part) for part in group]

@@ -155,6 +155,7 @@ class CSAC(Method[CSACSettings]):
     )
     needs_individual_updates = True
     beyond_losses = "its loss compares the features of a batch as a set"
+    mixed_targets = True
 
     def training_schedule(
         self, *, rounds: int, local_epochs: int, batches_per_epoch: int | None

@@ -90,6 +90,7 @@ class FedDG(Method[FedDGSettings]):
     needs_individual_updates = True
     sends: tuple[str, ...] = ("model weights", "number of samples", SPECTRA)
     beyond_losses = "it sends spectra of its samples"
+    mixed_targets = True
 
     def __init__(self, settings: FedDGSettings) -> None:
         super().__init__(settings)

@@ -159,3 +159,4 @@ class FedL2R(RepresentationMethod[FedL2RSettings]):
     title = "FedL2R"
     summary = "FedAvg with a penalty on the length of the representation: half of FedSR"
     probabilistic = False
+    mixed_targets = True

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from unseen.data import Batch
+from unseen.errors import UsageError
 from unseen.privacy.base import Protection, register_protection
 from unseen.privacy.context import (
     SAMPLES,
@@ -64,8 +65,9 @@ class DPSamples(Protection[DPSamplesSettings]):
         return method.beyond_losses or None
 
     def check(self, run: PlannedRun) -> None:
-        """Refuse batch norm."""
+        """Refuse batch norm, and augmentations that mix samples."""
         require_opacus()
+        _require_separate_samples(run.mixing_samples)
         require_no_buffers(
             self.name,
             run.module,
@@ -96,6 +98,7 @@ class DPSamples(Protection[DPSamplesSettings]):
 
     def before_training(self, work: ClientWork, context: ClientContext) -> None:
         """Configure the client to draw batches and compute gradients as in DP-SGD."""
+        _require_separate_samples(work.prepare.augmentations.mixing_samples)
         key = noise_key(self.settings.noise_seed, seed=context.seed, state=context.state)
         stream = NoiseStream(key, self.name, context.client, context.round)
         training = _PrivateTraining(work, self.settings, stream, context.state)
@@ -209,6 +212,15 @@ class _PrivateTraining:
     def _remember(self) -> None:
         """Save the steps so far; of several rates the largest counts for all steps."""
         self.state[_TAKEN] = torch.tensor([self.rate, self.steps], dtype=torch.float64)
+
+
+def _require_separate_samples(mixing: str) -> None:
+    """Refuse augmentations through which a sample is in the gradient of another."""
+    if mixing:
+        raise UsageError(
+            f"--augment {mixing} mixes samples, so --protect {DPSamples.name} could not bound what one of "
+            "them changes: leave it out"
+        )
 
 
 def steps_in_epoch(count: int, batch_size: int, batches: int | None) -> int:
