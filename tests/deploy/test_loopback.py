@@ -95,6 +95,13 @@ def test_every_method_gives_the_same_weights_as_on_one_machine(
         {"hold_out": ("held", "c")},
         {"validate_on": ("c",)},
         {"protect": "secure-sum"},
+        {
+            "rounds": 3,
+            "schedule": "plateau",
+            "schedule_settings": {"patience": 0, "threshold": 0.9},
+            "sharpness": "sam",
+            "head_lr": 2.0,
+        },
     ],
     ids=str,
 )

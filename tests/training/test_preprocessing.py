@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from unseen.data import DataSet, Samples
 from unseen.data.transforms import Normalize
 from unseen.training import Preprocessor, batch_positions
+from unseen.training.preprocessing import count_batches
 
 
 def _generator(seed: int = 0) -> torch.Generator:
@@ -60,3 +61,9 @@ def test_batches_prepared_together_are_those_prepared_one_by_one(augmentation, s
     for place, batch in zip(positions, together, strict=True):
         for ours, alone in zip(batch, prepare(samples.gather(place), draw), strict=True):
             assert torch.equal(ours, alone)
+
+
+@given(count=st.integers(1, 60), batch_size=st.integers(1, 20), batches=st.none() | st.integers(1, 5))
+def test_batches_are_counted_as_they_are_drawn(count, batch_size, batches):
+    drawn = list(batch_positions(count, batch_size, generator=_generator(), batches=batches))
+    assert count_batches(count, batch_size, batches) == len(drawn)

@@ -38,8 +38,10 @@ def batch_positions(
 
 def count_batches(count: int, batch_size: int, batches: int | None = None) -> int:
     """Count the batches that `batch_positions` yields."""
-    whole, rest = divmod(count, batch_size)
-    return batches or max(whole + (rest > 1), 1)
+    if batches is not None:
+        return batches
+    parts = -(-count // batch_size)
+    return parts - 1 if parts > 1 and count - (parts - 1) * batch_size == 1 else parts
 
 
 _CPU = torch.device("cpu")
