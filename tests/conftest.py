@@ -40,6 +40,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep tests off the net; those with a server of their own unset the variable."""
+    monkeypatch.setenv("UNSEEN_OFFLINE", "1")
+
+
 def tiny_data(
     domains: tuple[str, ...] = ("a", "b", "c", "held"),
     *,

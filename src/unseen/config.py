@@ -131,7 +131,9 @@ class RunConfig:
         dict, "A setting of the method (repeatable).", TRAINING, flag="--set", metavar="KEY=VALUE"
     )
     model: str | None = option(None, "Model, also any timm name.", TRAINING, registry="models", checked=False)
-    weights: str | None = option(None, "Initial weights: a file, or imagenet.", TRAINING)
+    weights: str | None = option(
+        None, "Initial weights: auto, imagenet (pretrained or an error), random, or a file.", TRAINING
+    )
     train: str = option(
         "all", "What is trained: all, lora, or patterns of tensor names (body.layer4.*,head.*).", TRAINING
     )

@@ -14,6 +14,7 @@ NAME = "train-images-idx3-ubyte.gz"
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.delenv("UNSEEN_OFFLINE")
     with serving() as running:
         running.files[NAME] = b"0123456789" * 100_000
         yield running

@@ -27,6 +27,7 @@ MD5 = hashlib.md5(CONTENT).hexdigest()
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
     monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.delenv("UNSEEN_OFFLINE")
     with serving() as running:
         running.files["file.bin"] = CONTENT
         yield running
@@ -144,6 +145,24 @@ class TestOneFile:
         assert "404" in refused(RemoteFile("file.bin", (server.url("other"),), MD5), target)
         closed = RemoteFile("file.bin", ("http://127.0.0.1:9/file.bin",), MD5)
         assert "Connection refused" in refused(closed, target)
+
+    def test_offline_nothing_is_fetched_but_what_is_there_is_used(self, remote, target, server, monkeypatch):
+        fetch_file(remote, target)
+        monkeypatch.setenv("UNSEEN_OFFLINE", "1")
+        assert fetch_file(remote, target) == target
+        assert "UNSEEN_OFFLINE is set" in refused(remote, target.with_name("other"))
+        monkeypatch.setenv("UNSEEN_OFFLINE", "0")
+        fetch_file(remote, target.with_name("other"))
+        assert len(server.asked) == 2
+
+    @pytest.mark.parametrize("digits", [8, 64])
+    def test_a_sha256_or_its_first_digits_are_checked(self, digits, target, server):
+        known = hashlib.sha256(CONTENT).hexdigest()[:digits]
+        good = RemoteFile("file.bin", (server.url("file.bin"),), sha256=known)
+        server.files["file.bin"] = CONTENT[:-1] + b"?"
+        assert f"expected {known}" in refused(good, target)
+        server.files["file.bin"] = CONTENT
+        assert fetch_file(good, target).read_bytes() == CONTENT
 
 
 class TestDigits:

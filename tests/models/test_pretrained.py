@@ -13,7 +13,6 @@ from torch import Tensor
 
 from unseen.errors import UnseenError
 from unseen.models import FlatState, InputSpec, Network, build_model, load_weights
-from unseen.models.pretrained import IMAGENET, find_weights_file
 
 needs_zoo = pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed")
 
@@ -180,21 +179,53 @@ def test_imagenet_features_load_into_resnet18_but_for_its_head() -> None:
     assert_refused(make("resnet50", (3, 64, 64)), path, "tensors match by name and shape")
 
 
-def test_a_file_is_taken_as_it_is_and_nothing_means_random():
-    assert find_weights_file("mine.safetensors", "resnet18", None) == Path("mine.safetensors")
-    assert find_weights_file(None, "resnet18", None) is None
+def test_half_precision_is_loaded_as_float32(tmp_path: Path) -> None:
+    source, target = make(seed=1), make(seed=2)
+    half = {name: tensor.half() for name, tensor in state(source).items()}
+    load_weights(target, save(tmp_path / "w.safetensors", half))
+    for name, tensor in target.state_dict().items():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor, half[name].float())
 
 
-@pytest.mark.parametrize("name", ["resnet18_imagenet_features.safetensors", "resnet18_imagenet.pth"])
-def test_imagenet_is_found_below_the_data_root(tmp_path, name):
-    place = tmp_path / "weights" / name
-    place.parent.mkdir()
-    place.write_bytes(b"")
-    assert find_weights_file(IMAGENET, "resnet18", tmp_path) == place
-    with pytest.raises(UnseenError, match=r"resnet50.*weights/resnet50_imagenet.safetensors"):
-        find_weights_file(IMAGENET, "resnet50", tmp_path)
+def renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors in the same order, under names that say nothing but their kind."""
+    return {f"t{number}.{name.rpartition('.')[2]}": tensors[name] for number, name in enumerate(tensors)}
 
 
-def test_without_a_data_root_the_way_to_name_one_is_told():
-    with pytest.raises(UnseenError, match="--data-root or UNSEEN_DATA"):
-        find_weights_file(IMAGENET, "resnet18", None)
+@pytest.mark.parametrize(("shape", "outputs"), [((1, 28, 28), 5), ((1, 28, 28), 9), ((3, 28, 28), 5)])
+def test_other_names_in_the_same_order_load(tmp_path: Path, shape: tuple[int, ...], outputs: int) -> None:
+    source, target = make(shape=shape, outputs=outputs, seed=1), make(seed=2)
+    torch.save(renamed(state(source)), tmp_path / "w.pt")
+    report = load_weights(target, tmp_path / "w.pt")
+    assert report.adapted[0] == "its tensors have other names: matched by order"
+    assert report.head_loaded == (outputs == 5)
+    same = state(make(seed=3))
+    direct = make(seed=2)
+    load_weights(direct, save(tmp_path / "w.safetensors", state(source)))
+    assert all(torch.equal(tensor, direct.state_dict()[name]) for name, tensor in target.state_dict().items())
+    assert not torch.equal(same["stages.conv1.0.weight"], state(target)["stages.conv1.0.weight"])
+
+
+def test_another_order_or_kind_is_refused(tmp_path: Path) -> None:
+    tensors = renamed(state(make()))
+    torch.save(dict(reversed(tensors.items())), tmp_path / "w.pt")
+    assert_refused(make(), tmp_path / "w.pt", "0 of 6 tensors match by name and shape")
+    first = next(iter(tensors))
+    other = {("t0.running_mean" if name == first else name): tensor for name, tensor in tensors.items()}
+    torch.save(other, tmp_path / "w.pt")
+    assert_refused(make(), tmp_path / "w.pt", "0 of 6 tensors match by name and shape")
+
+
+@needs_zoo
+def test_a_transformer_brings_its_patches_to_another_size(tmp_path: Path) -> None:
+    """A patch of one colour has the same embedding in both sizes (FlexiViT)."""
+    source = make("vit-tiny", (3, 56, 56), seed=1)
+    target = make("vit-tiny", (1, 112, 112), seed=2)
+    report = load_weights(target, save(tmp_path / "w.safetensors", state(source)))
+    name = "body.patch_embed.proj.weight"
+    assert report.adapted[0] == f"{name} was resampled to patches of 16x16 pixels"
+    assert "summed over the three colours" in report.adapted[1]
+    before, after = state(source)[name], state(target)[name]
+    assert (before.shape[2:], after.shape[1:]) == ((8, 8), (1, 16, 16))
+    torch.testing.assert_close(after.sum((1, 2, 3)), before.sum((1, 2, 3)), atol=1e-4, rtol=1e-4)

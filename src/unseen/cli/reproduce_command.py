@@ -149,7 +149,7 @@ def print_recipes(root: Path | None, *, as_json: bool) -> None:
     """List all recipes with what each is missing; print once how to get it."""
     from unseen.bench.papers.readiness import check_readiness
     from unseen.bench.papers.recipe import list_recipes, load_recipe
-    from unseen.models.pretrained import weights_place
+    from unseen.models.weight_sources import weights_place
 
     recipes = [load_recipe(name) for name in list_recipes()]
     found = {recipe.name: check_readiness(recipe.grid("small"), root) for recipe in recipes}

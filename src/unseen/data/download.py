@@ -1,13 +1,14 @@
 """Download the files of a named set where that is allowed, and explain how to get the rest.
 
-A file is downloaded only if its checksum is known for certain, and under terms that are not free for every
-use only if the user accepts them.
+A file of a data set is downloaded only if its checksum is known for certain, and under terms that are not
+free for every use only if the user accepts them. `UNSEEN_OFFLINE=1` forbids all downloads.
 """
 
 from __future__ import annotations
 
 import hashlib
 import http.client
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from unseen.errors import UnseenError, UsageError
 
 _RAW = ".downloads"
 """Folder below the data root for files that are still to be converted."""
+OFFLINE_VARIABLE = "UNSEEN_OFFLINE"
+"""Environment variable that forbids downloads; empty and 0 allow them."""
 
 
 @dataclass(frozen=True)
@@ -135,11 +138,12 @@ _PARTIAL, _BEYOND_THE_END = 206, 416
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file with known content: its name, its addresses, its MD5 as published."""
+    """A file at known addresses, with the checksums that are published; `sha256` may be its first digits."""
 
     name: str
     urls: tuple[str, ...]
-    md5: str
+    md5: str = ""
+    sha256: str = ""
 
     def from_mirror(self, folder: str) -> RemoteFile:
         """Return the same file at another address."""
@@ -147,13 +151,33 @@ class RemoteFile:
             raise UsageError(f"--mirror {folder} is not an address; expected http://... or https://...")
         return replace(self, urls=(f"{folder.rstrip('/')}/{self.name}",))
 
+    def mismatch(self, path: Path) -> str:
+        """Describe how a file's content differs from the published checksums; empty if it does not."""
+        for kind, expected in (("md5", self.md5), ("sha256", self.sha256)):
+            if expected and not (found := digest(path, kind)).startswith(expected):
+                return f"{kind.upper()} {found}, expected {expected}"
+        return ""
+
+
+def digest(path: Path, kind: str = "sha256") -> str:
+    """Compute the checksum of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+
+
+def require_online(what: str) -> None:
+    """Refuse a download where `UNSEEN_OFFLINE` forbids them."""
+    if os.environ.get(OFFLINE_VARIABLE, "") not in ("", "0"):
+        raise UnseenError(f"{OFFLINE_VARIABLE} is set, which forbids to download {what}: unset it")
+
 
 def fetch_file(file: RemoteFile, target: Path, *, progress: Progress = no_progress) -> Path:
     """Download a file to `target`, trying one address after the other; return the path."""
     if target.exists():
-        if _md5(target) != file.md5:
+        if file.mismatch(target):
             raise UnseenError(f"{target} is there but is not the released {file.name}: move it away first")
         return target
+    require_online(file.name)
     part = target.with_name(f"{target.name}.part")
     for number, url in enumerate(file.urls, start=1):
         try:
@@ -209,17 +233,9 @@ def _require_room(part: Path, needed: int) -> None:
 
 def _require_content(file: RemoteFile, part: Path, url: str) -> None:
     """Remove a download with the wrong content and raise an error."""
-    md5 = _md5(part)
-    if md5 != file.md5:
+    if wrong := file.mismatch(part):
         part.unlink()
-        raise UnseenError(
-            f"{url} is damaged or another file: MD5 {md5}, expected {file.md5}; it was removed, try again"
-        )
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        raise UnseenError(f"{url} is damaged or another file: {wrong}; it was removed, try again")
 
 
 @contextmanager

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from unseen.config import RunConfig
+from unseen.models.freezing import frozen_names
 from unseen.runner.prepare import Setup
 
 
@@ -15,6 +17,8 @@ class Job:
 
     run_id   names the folder of the site's client state
     threads  the same at every site, because the order of summation depends on it
+    weights  SHA-256 of the pretrained weights that a site must find by itself, because the frozen part of the
+             network is not sent; empty if all of it is
     """
 
     config: RunConfig
@@ -24,19 +28,22 @@ class Job:
     classes: tuple[str, ...]
     sources: tuple[str, ...]
     threads: int
+    weights: str = ""
 
     @classmethod
     def of(cls, setup: Setup) -> Job:
         """Create the job from the coordinator's prepared run."""
         data, federation = setup.experiment.data, setup.experiment.federation
+        weights = setup.weights if frozen_names(setup.experiment.network) else ""
         return cls(
-            config=for_sites(setup.config),
+            config=for_sites(setup.config, needs_weights=bool(weights)),
             run_id=setup.run_id,
             name=data.name,
             domains=data.domains,
             classes=data.classes,
             sources=federation.sources,
             threads=setup.workers.threads,
+            weights=weights,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -52,6 +59,7 @@ class Job:
             run_id=str(values["run_id"]),
             name=str(values["name"]),
             threads=int(values["threads"]),
+            weights=str(values.get("weights", "")),
             **names,
         )
 
@@ -62,6 +70,10 @@ def config_values(config: RunConfig) -> dict[str, Any]:
     return values | {"settings": dict(config.settings), "protect_settings": dict(config.protect_settings)}
 
 
-def for_sites(config: RunConfig) -> RunConfig:
-    """Drop what concerns the coordinator's machine only; sites receive weights by message."""
-    return config.resolved(weights=None, data_root=None, data="", workers=1)
+def for_sites(config: RunConfig, *, needs_weights: bool = False) -> RunConfig:
+    """Drop what concerns the coordinator's machine only; sites receive trained weights by message.
+
+    needs_weights  keep the name of the pretrained weights, for sites that find them by themselves
+    """
+    weights = Path(config.weights).name if needs_weights and config.weights else None
+    return config.resolved(weights=weights, data_root=None, data="", workers=1)

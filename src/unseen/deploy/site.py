@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from unseen.config import RunConfig
+from unseen.data import DataSet
 from unseen.data.site_data import SiteSamples
-from unseen.data.sources import load_site
+from unseen.data.sources import load_site, resolve_data_root
 from unseen.deploy.flower.message import SiteMessage, pack_weights, to_arrays, to_tensor
 from unseen.deploy.job import Job
 from unseen.deploy.site_summary import SiteSummary
@@ -23,8 +24,9 @@ from unseen.errors import UnseenError, UsageError
 from unseen.federation import SplitFractions, site_federation
 from unseen.methods import make_method
 from unseen.models import model_digest
+from unseen.models.weight_sources import require_same_weights
 from unseen.privacy import make_protection
-from unseen.runner.prepare import data_request, initial_weights, make_experiment, partition_config
+from unseen.runner.prepare import data_request, make_experiment, partition_config
 from unseen.runs.checkpoint import StateStore, protection_key
 from unseen.runs.records import plain
 from unseen.training import Update, reason_to_reject
@@ -123,7 +125,20 @@ class SitePart:
             federation,
             method=method,
             protection=make_protection(config.protect, config.protect_settings),
-            weights=initial_weights(config),
+            weights=self._weights(data),
+        )
+
+    def _weights(self, data: DataSet) -> Path | None:
+        """Find the pretrained weights that the job does not send; None if it sends the whole network."""
+        job = self.job
+        if not job.weights:
+            return None
+        return require_same_weights(
+            job.config.weights or "",
+            job.config.model or "",
+            resolve_data_root(None),
+            channels=data.input_shape[0],
+            fingerprint=job.weights,
         )
 
     def train(self, request: SiteMessage) -> SiteMessage:

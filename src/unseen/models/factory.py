@@ -46,12 +46,14 @@ class ModelEntry:
     """A network that users can name.
 
     parameters  number of parameters for 10 classes and inputs of the shape `reference`; a test counts them
+    zoo         timm's name of the same network, whose pretrained weights fit; empty if there are none
     """
 
     make: Callable[[InputSpec], Network]
     summary: str
     reference: tuple[int, ...] = ()
     parameters: int = 0
+    zoo: str = ""
 
 
 class ModelSummary(NamedTuple):

@@ -1,7 +1,7 @@
-"""Pretrained weights: files in DATA_ROOT/weights, read without running code, loaded if they fit.
+"""Weights files: read without running code, loaded if they fit the network.
 
-Files may use our names or those of torchvision and timm. Every tensor is checked before the first is
-copied, so a file of another model leaves the network as it was.
+Files may use our names, those of torchvision and timm, or others in the same order. Every tensor is checked
+before the first is copied, so a file of another model leaves the network as it was.
 """
 
 from __future__ import annotations
@@ -14,44 +14,10 @@ import torch
 from torch import Tensor
 
 from unseen.errors import UnseenError
-from unseen.models.group_norm import GROUP_NORM
 from unseen.models.network import Network
 
-IMAGENET = "imagenet"
-"""Used instead of a weights file: the network's ImageNet weights below the data root."""
-_FILES = ("{}_imagenet_features", "{}_imagenet", "{}")
-_SUFFIXES = (".safetensors", ".pth", ".pt")
-_FOLDER = "weights"
-
-
-def find_weights(model: str, root: Path | None) -> Path | None:
-    """Find a network's ImageNet weights in DATA_ROOT/weights."""
-    if root is None:
-        return None
-    plain = model.removesuffix(GROUP_NORM)
-    names = [pattern.format(plain) + suffix for pattern in _FILES for suffix in _SUFFIXES]
-    return next((root / _FOLDER / name for name in names if (root / _FOLDER / name).is_file()), None)
-
-
-def weights_place(model: str) -> str:
-    """Return the path where a network's weights are searched first."""
-    return f"{_FOLDER}/{_FILES[1].format(model)}{_SUFFIXES[0]}"
-
-
-def find_weights_file(weights: str | None, model: str, root: Path | None) -> Path | None:
-    """Resolve a file name or `imagenet` to a file; None = random initialization."""
-    if weights is None:
-        return None
-    if weights != IMAGENET:
-        return Path(weights)
-    found = find_weights(model, root)
-    if found is None:
-        below = f"below {root}" if root else "below a folder that --data-root or UNSEEN_DATA names"
-        raise UnseenError(f"there are no ImageNet weights for {model}: put {weights_place(model)} {below}")
-    return found
-
-
 _HEAD = ("head.weight", "head.bias")
+_PATCHES = "body.patch_embed.proj.weight"
 
 
 @dataclass(frozen=True)
@@ -85,11 +51,12 @@ def load_weights(network: Network, path: Path) -> WeightsReport:
     The head may be missing or made for another number of classes: it then keeps its initial weights.
     A grey network accepts a file for colour images: the first convolution's weights are summed over colours,
     which is equivalent to a grey image in three equal channels. The positions of a vision transformer are
-    interpolated to another image size.
+    interpolated to another image size, and its patches to another patch size. Half precision becomes float32.
     """
-    found = {_our_name(name, network): tensor for name, tensor in read_tensors(path).items()}
+    found = {_our_name(name, network): _in_float32(tensor) for name, tensor in read_tensors(path).items()}
     state = network.state_dict()
-    adapted = _adapt(found, state, network)
+    found, renamed = _rename_by_order(found, state)
+    adapted = (*renamed, *_adapt(found, state, network))
     wanted = [name for name in state if name not in _HEAD and _must_be_given(name, state, found)]
     _require_fit(network, path, found, state, wanted)
     head = _why_head_stays(found, state)
@@ -109,6 +76,35 @@ def _our_name(name: str, network: Network) -> str:
     return f"body.{name}" if hasattr(network, "body") else name
 
 
+def _in_float32(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.is_floating_point() else tensor
+
+
+def _rename_by_order(
+    found: dict[str, Tensor], state: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Give a file's tensors our names if it lists the same kinds and shapes in the same order under others.
+
+    The kind of a tensor is the last part of its name (weight, bias, running_mean, ...). Files with a name of
+    ours keep their names.
+    """
+    body = [name for name in state if name not in _HEAD]
+    if len(found) not in (len(body), len(body) + len(_HEAD)) or any(name in state for name in found):
+        return found, ()
+    pairs = list(zip([*body, *_HEAD], found.items(), strict=False))
+    for ours, (theirs, tensor) in pairs:
+        same_kind = ours.rpartition(".")[2] == theirs.rpartition(".")[2]
+        fits = ours in _HEAD or tensor.shape == state[ours].shape or _is_colour_of(tensor, state[ours].shape)
+        if not (same_kind and fits):
+            return found, ()
+    return {ours: tensor for ours, (_, tensor) in pairs}, ("its tensors have other names: matched by order",)
+
+
+def _is_colour_of(tensor: Tensor, target: torch.Size) -> bool:
+    """Check whether a tensor is the first convolution for colour images where the network takes grey ones."""
+    return tensor.ndim == 4 and tensor.shape[1] == 3 and target == (len(tensor), 1, *tensor.shape[2:])
+
+
 def _must_be_given(name: str, state: dict[str, Tensor], found: dict[str, Tensor]) -> bool:
     """Check whether a tensor is required; files may lack batch counters, which predictions do not use."""
     return name in found or state[name].is_floating_point()
@@ -120,13 +116,23 @@ def _adapt(found: dict[str, Tensor], state: dict[str, Tensor], network: Network)
         if name not in state or tensor.shape == state[name].shape:
             continue
         target = state[name].shape
-        if tensor.ndim == 4 and tensor.shape[1] == 3 and target == (len(tensor), 1, *tensor.shape[2:]):
-            found[name] = tensor.sum(1, keepdim=True)
+        if name == _PATCHES and tensor.ndim == 4 and tensor.shape[2:] != target[2:]:
+            found[name] = _resample_patches(tensor, target)
+            said.append(f"{name} was resampled to patches of {target[2]}x{target[3]} pixels")
+        if _is_colour_of(found[name], target):
+            found[name] = found[name].sum(1, keepdim=True)
             said.append(f"{name} was made for colour images: its weights were summed over the three colours")
         elif name == "body.pos_embed" and tensor.ndim == 3 and tensor.shape[2] == target[2]:
             found[name] = _resample_positions(tensor, network)
             said.append(f"{name} was interpolated from {tensor.shape[1]} to {target[1]} positions")
     return tuple(said)
+
+
+def _resample_patches(kernel: Tensor, target: torch.Size) -> Tensor:
+    """Change the patch size so that resized patches have the same embedding (FlexiViT, eq. 4)."""
+    from timm.layers import resample_patch_embed
+
+    return cast(Tensor, resample_patch_embed(kernel, list(target[2:])))
 
 
 def _resample_positions(positions: Tensor, network: Network) -> Tensor:
@@ -155,7 +161,7 @@ def _require_fit(
     raise UnseenError(
         f"{path} does not fit model {network.model_name!r}: {len(wanted) - len(wrong)} of {len(wanted)} "
         f"tensors match by name and shape, {len(foreign)} are foreign; first mismatch: {first}. Name the "
-        "model the file was made for, or leave the weights out"
+        "model the file was made for, or use --weights random"
     )
 
 

@@ -1,7 +1,7 @@
-"""Well-known networks: AlexNet from torchvision, every other from timm. Nothing is ever downloaded.
+"""Well-known networks: AlexNet from torchvision, every other from timm, all with random weights.
 
-The libraries are imported only when such a network is built. Pretrained weights come from a file
-the user names (see `weights`); the names of their tensors are kept behind the prefix `body.`.
+The libraries are imported only when such a network is built. Pretrained weights are found by
+`weight_sources` and loaded by `pretrained`; the names of their tensors are kept behind the prefix `body.`.
 """
 
 from __future__ import annotations
@@ -104,7 +104,18 @@ def _patch_size(model: str, height: int, width: int) -> int:
 
 def _entry(name: str, timm_name: str, summary: str, parameters: int) -> None:
     make = partial(make_timm, timm_name, known_as=name)
-    MODELS.register(name)(ModelEntry(make, summary, (3, 224, 224), parameters))
+    MODELS.register(name)(ModelEntry(make, summary, (3, 224, 224), parameters, zoo=timm_name))
+
+
+def make_resnet50_v1(spec: InputSpec) -> TimmNetwork:
+    """Build the ResNet-50 of the first paper (He et al. 2015), for weights converted from Caffe or Keras.
+
+    The first convolution of a stage halves the map, where today's ResNet-50 (v1.5) leaves that to the second.
+    """
+    network = make_timm("resnet50", spec, known_as="resnet50-v1")
+    for stage in (network.body.layer2, network.body.layer3, network.body.layer4):
+        stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
+    return network
 
 
 MODELS.register("alexnet")(
@@ -112,6 +123,14 @@ MODELS.register("alexnet")(
 )
 _entry("resnet18", "resnet18", "ResNet-18 (CSAC, MDFL, PPDG)", 11_181_642)
 _entry("resnet50", "resnet50", "ResNet-50 (PPDG)", 23_528_522)
+MODELS.register("resnet50-v1")(
+    ModelEntry(
+        make_resnet50_v1,
+        "ResNet-50 with the strides of its first paper",
+        (3, 224, 224),
+        23_528_522,
+    )
+)
 _entry("densenet121", "densenet121", "DenseNet-121 (PPDG)", 6_964_106)
 _entry("efficientnet-b5", "efficientnet_b5", "EfficientNet-B5 (MDFL)", 28_361_274)
 _entry("efficientnet-lite0", "tf_efficientnet_lite0", "EfficientNet-Lite0, small and quick", 3_383_818)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -25,7 +24,7 @@ from unseen.methods import METHODS, make_method
 from unseen.methods.base import Method
 from unseen.models import BatchNormChoice, InputSpec, Network, build_model, freeze_statistics, select_trained
 from unseen.models.lora import add_lora
-from unseen.models.pretrained import find_weights_file
+from unseen.models.weight_sources import InitialWeights, find_initial_weights
 from unseen.privacy import PlannedRun, Protection, make_protection
 from unseen.runner.augmentation_checks import check_augmentation
 from unseen.training import LocalTrainingConfig, Preprocessor, check_feature_augmentation, check_precision
@@ -42,7 +41,8 @@ class Setup:
 
     workers      worker processes and threads on this machine
     max_clients  the largest number of clients in a round
-    notes        information for the user before the run starts: what the protection costs
+    notes        information for the user before the run starts: its pretrained weights, the protection's cost
+    weights      fingerprint of the weights file; empty for random weights
     """
 
     config: RunConfig
@@ -52,6 +52,7 @@ class Setup:
     run_id: str
     max_clients: int
     notes: tuple[str, ...] = ()
+    weights: str = ""
 
 
 def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Progress = no_progress) -> Setup:
@@ -101,7 +102,8 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
         settings=dict(vars(method.settings)),
         protect_settings=dict(vars(protection.settings)),
     )
-    weights = initial_weights(config)
+    weights = initial_weights(config, data, progress)
+    config = config.resolved(weights=weights.recorded)
     experiment = make_experiment(
         config,
         data,
@@ -109,12 +111,12 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
         method=method,
         protection=protection,
         device=device,
-        weights=weights,
+        weights=weights.path,
         target=(encoding.target_mean, encoding.target_std) if encoding else (0.0, 1.0),
     )
     content = {"data_fingerprint": data.fingerprint}
-    if weights is not None:
-        content["weights_fingerprint"] = hashlib.sha256(weights.read_bytes()).hexdigest()
+    if weights.fingerprint:
+        content["weights_fingerprint"] = weights.fingerprint
     in_round = clients_per_round(len(federation), config.fraction)
     workers = choose_workers(
         workers=config.workers,
@@ -125,9 +127,10 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
         on_cpu=device.type == "cpu",
     )
     config = config.resolved(workers=workers.workers, threads=workers.threads)
-    notes: tuple[str, ...] = ()
+    notes = (weights.note,) if weights.note else ()
     if experiment.protected:
-        protection, notes = _plan_protection(config, experiment, in_round=in_round)
+        protection, costs = _plan_protection(config, experiment, in_round=in_round)
+        notes += costs
         experiment = replace(experiment, protection=protection)
         config = config.resolved(protect_settings=dict(vars(protection.settings)))
     drawn = config.fraction < 1 and experiment.protection.draws_clients
@@ -139,6 +142,7 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
         run_id=config.identity(**content),
         max_clients=len(federation) if drawn else in_round,
         notes=notes,
+        weights=weights.fingerprint,
     )
 
 
@@ -210,9 +214,15 @@ def _averages_products(config: RunConfig) -> bool:
     return config.train == "lora" and config.lora_average == "products"
 
 
-def initial_weights(config: RunConfig) -> Path | None:
-    """Find the file of weights that a configuration starts from, if it names one."""
-    return find_weights_file(config.weights, cast(str, config.model), resolve_data_root(config.data_root))
+def initial_weights(config: RunConfig, data: DataSet, progress: Progress = no_progress) -> InitialWeights:
+    """Find the weights that a configuration starts from; photographs' weights fit one or three channels."""
+    return find_initial_weights(
+        config.weights,
+        cast(str, config.model),
+        resolve_data_root(config.data_root),
+        channels=data.input_shape[0] if data.is_image else 0,
+        progress=progress,
+    )
 
 
 def partition_config(config: RunConfig) -> PartitionConfig:

@@ -13,7 +13,7 @@ from unseen.bench.grid import Grid
 from unseen.data import list_sources
 from unseen.errors import UnseenError
 from unseen.methods import make_method
-from unseen.models.pretrained import IMAGENET, find_weights, weights_place
+from unseen.models.weight_sources import IMAGENET, find_weights, weights_place
 
 NO_WEIGHTS = "none"
 SAMPLES: dict[str, dict[str, int]] = {
