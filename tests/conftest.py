@@ -117,12 +117,13 @@ def run_rounds(
     rounds: int = 2,
     fraction: float = 1.0,
     callbacks: Callback | None = None,
+    **schedule: Any,
 ) -> tuple[Checkpoint, Records]:
     """Run (or continue, if the folder holds a checkpoint) without the outer layers."""
     loop = ServerLoop(
         experiment,
         RunFolder(folder),
-        Schedule(rounds=rounds, fraction=fraction),
+        Schedule(rounds=rounds, fraction=fraction, **schedule),
         run_id="test",
         make_engine=lambda states: SerialEngine(experiment, states),
         callbacks=callbacks or Callback(),

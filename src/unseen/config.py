@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from unseen.errors import UnseenError, UsageError, unknown_name
-from unseen.evaluation.selection import SourceValidation, default_rule, needs_validation_domains, rule_names
+from unseen.evaluation.selection import (
+    SourceValidation,
+    default_rule,
+    explain_no_patience,
+    needs_validation_domains,
+    rule_names,
+)
 from unseen.fileio import write_toml
 from unseen.registry import find_registry
 
@@ -23,7 +29,7 @@ WHERE = ("data_root", "device", "workers", "threads", "engine")
 """Fields that say where a run executes; they are not part of its identity."""
 PROTECTION = ("protect", "protect_settings")
 """Fields about protection; a run without protection keeps the identity from before they existed."""
-TABLES = ("settings", "schedule_settings", "protect_settings")
+TABLES = ("settings", "schedule_settings", "average_settings", "protect_settings")
 """Fields that are TOML tables in the file."""
 LATER: dict[str, Any] = {
     "update_dtype": "float32",
@@ -40,6 +46,10 @@ LATER: dict[str, Any] = {
     "head_lr": 1.0,
     "sharpness": "none",
     "rho": None,
+    "server_lr": 1.0,
+    "average": "none",
+    "average_settings": {},
+    "patience": None,
 }
 """Fields that were added later: at these values they leave a run's identity as it was without them."""
 
@@ -179,6 +189,18 @@ class RunConfig:
     selection: str = option(
         SourceValidation.name, "Rule that selects the round.", TRAINING, registry="selection-rules"
     )
+    server_lr: float = option(
+        1.0, "Step of the server from the global weights towards the new ones.", TRAINING
+    )
+    average: str = option(
+        "none", "Average over rounds that is evaluated and saved.", TRAINING, registry="averages"
+    )
+    average_settings: Mapping[str, Any] = option(
+        dict, "A setting of the average (repeatable).", TRAINING, flag="--set-average", metavar="KEY=VALUE"
+    )
+    patience: int | None = option(
+        None, "Stop after this many evaluations without one that the selection rule prefers.", TRAINING
+    )
     precision: str = option(
         "float32", "Precision of training; bfloat16 needs a GPU.", TRAINING, choices=("float32", "bfloat16")
     )
@@ -219,10 +241,16 @@ class RunConfig:
     )
 
     def __post_init__(self) -> None:
+        unstoppable = explain_no_patience(self.selection)
         checks = {
             f"--rounds must be at least 1, not {self.rounds}": self.rounds >= 1,
             f"--fraction must be in (0, 1], not {self.fraction}": 0 < self.fraction <= 1,
             f"--evaluate-every must be at least 1, not {self.evaluate_every}": self.evaluate_every >= 1,
+            f"--server-lr must be above 0, not {self.server_lr}": self.server_lr > 0,
+            f"--patience must be at least 1, not {self.patience}": self.patience is None or self.patience > 0,
+            f"--patience does not combine with --selection {self.selection}: {unstoppable}": (
+                self.patience is None or unstoppable is None
+            ),
             f"--threads must be at least 1, not {self.threads}": self.threads is None or self.threads >= 1,
             f"--workers must be at least 1, not {self.workers}": self.workers is None or self.workers >= 1,
             f"--lora-rank must be at least 1, not {self.lora_rank}": self.lora_rank >= 1,

@@ -33,6 +33,7 @@ REGISTRIES = {
     "optimizers": "unseen.training.optimizers:OPTIMIZERS",
     "schedules": "unseen.training.schedules:SCHEDULES",
     "gradient-rules": "unseen.training.gradient_rules:GRADIENT_RULES",
+    "averages": "unseen.aggregation.model_averaging:AVERAGES",
     "augmentations": "unseen.data.augment:AUGMENTATIONS",
     "partitions": "unseen.federation.partition:PARTITIONS",
     "metrics": "unseen.tasks.metrics:METRICS",

@@ -44,16 +44,20 @@ from unseen.aggregation.gradient_surgery import (
     sign_agreement,
 )
 from unseen.aggregation.lora_products import average_products
+from unseen.aggregation.model_averaging import AVERAGES, Average, NoAverage, judged_weights, make_average
 from unseen.aggregation.updates import ServerWork, SummedUpdates, Updates
 
 __all__ = [
+    "AVERAGES",
     "WEIGHTING",
+    "Average",
     "CombinedUpdates",
     "DistanceMetric",
     "GradientSurgery",
     "Grouping",
     "Layer",
     "LayerDistances",
+    "NoAverage",
     "PairDistances",
     "Reduction",
     "ServerWork",
@@ -72,9 +76,11 @@ __all__ = [
     "cosines",
     "draw_visit_order",
     "gram",
+    "judged_weights",
     "largest_counters",
     "layer_distances",
     "layerwise_weighted_sum",
+    "make_average",
     "mean_from_sum",
     "merge_buffers",
     "normalize_weights",

@@ -3,7 +3,8 @@
 from unseen.engine.base import Engine, NoAnswer, Reply
 from unseen.engine.experiment import UPDATE_DTYPES, Experiment, RoundStart, Workspace
 from unseen.engine.resources import WorkerConfig, choose_workers, make_engine
-from unseen.engine.round_loop import Schedule, ServerLoop, evaluation_record, scores
+from unseen.engine.round_loop import Schedule, ServerLoop
+from unseen.engine.round_records import evaluation_record, scores
 from unseen.engine.serial import SerialEngine
 
 __all__ = [

@@ -1,7 +1,7 @@
 """The exchange of one round between clients and the method's server half, through the protection.
 
 Every update and every answer to the protection is entered into the disclosure log here.
-What evaluations disclose is logged in `round_loop.py`, what leaves before the first round in
+What evaluations disclose is logged in `round_records.py`, what leaves before the first round in
 `runner/start_record.py`, and the report's examples in `runner/finalize.py`.
 """
 

@@ -7,23 +7,43 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
 from torch import Tensor
 
-from unseen.aggregation import ServerWork, Updates, pair_distances, select_recorded_layers, split_layers
+from unseen.aggregation import (
+    Average,
+    NoAverage,
+    ServerWork,
+    judged_weights,
+    step_towards,
+)
 from unseen.callbacks.base import Callback
 from unseen.engine.base import Engine, NoAnswer, Reply
 from unseen.engine.exchange import Exchange
 from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart
+from unseen.engine.round_records import (
+    Answers,
+    answered,
+    client_distances,
+    evaluation_record,
+    round_summary,
+    scores,
+    sums_left,
+)
 from unseen.errors import UnseenError, UsageError
-from unseen.evaluation.evaluate import score_groups
-from unseen.evaluation.selection import VALIDATION_DOMAIN, SourceValidation, select, without_target
+from unseen.evaluation.selection import (
+    VALIDATION_DOMAIN,
+    SourceValidation,
+    evaluations_since_best,
+    mean_metric,
+    select,
+    without_target,
+)
 from unseen.federation import sample_clients
-from unseen.privacy import DisclosureEntry, DisclosureLog, ReceivedUpdate, RoundUpdates
-from unseen.privacy.disclosure import TARGET_METRICS, TEST_METRICS, VALIDATION_METRICS
+from unseen.privacy import DisclosureLog, ReceivedUpdate, RoundUpdates
 from unseen.runs.checkpoint import Checkpoint, StateStore
 from unseen.runs.folder import RunFolder
 from unseen.runs.records import Record, Records
@@ -31,27 +51,26 @@ from unseen.tasks.accumulators import MetricAccumulator
 from unseen.training import DivergedError
 from unseen.training.schedules import make_schedule
 
-_METRICS = {
-    "validation": VALIDATION_METRICS,
-    VALIDATION_DOMAIN: VALIDATION_METRICS,
-    "test": TEST_METRICS,
-    "target": TARGET_METRICS,
-}
-"""The kind of value that an evaluation of each split discloses."""
-
 
 @dataclass(frozen=True)
 class Schedule:
-    """Number of rounds, sampling of clients, and selection of the round whose model is kept.
+    """Number of rounds, sampling of clients, the server's step, and selection of the round that is kept.
 
     fraction        fraction of the clients that take part in a round
     evaluate_every  rounds between evaluations; the last round is always evaluated
+    server_lr       X in w <- w + X (w' - w), with w' the new weights of the method's server half; it concerns
+                    parameters, buffers are those of w'
+    average         of global weights over rounds, evaluated and kept in place of the newest weights
+    patience        evaluations without one that selection prefers, after which the run ends; None = no limit
     """
 
     rounds: int
     fraction: float = 1.0
     evaluate_every: int = 1
     selection: str = SourceValidation.name
+    server_lr: float = 1.0
+    average: Average = field(default_factory=NoAverage)
+    patience: int | None = None
 
 
 class ServerLoop:
@@ -108,7 +127,7 @@ class ServerLoop:
         self.callbacks.on_record(self.records.append(event, **values))
 
     def run(self) -> Checkpoint:
-        """Continue from the checkpoint to the last round."""
+        """Continue from the checkpoint to the last round, or to the round in which the run stops early."""
         point, rounds = self.checkpoint, self.schedule.rounds
         self.callbacks.on_train_start(
             first_round=point.round + 1,
@@ -116,17 +135,27 @@ class ServerLoop:
             samples=self.experiment.samples_in_round(self.schedule.fraction),
         )
         for number in range(point.round + 1, rounds + 1):
+            if self.stopped:
+                break
             started = time.perf_counter()
             # Steps 1 to 5: train and aggregate.
             point.weights = self._train_round(number)
-            # Step 6: evaluate the new global model, and keep it if selection prefers it.
+            # Step 6: evaluate the new global model (or its average over rounds), keep it if selection
+            # prefers it, and decide whether to go on.
+            self.schedule.average.collect(point.average, point.weights, round=number, rounds=rounds)
             if number % self.schedule.evaluate_every == 0 or number == rounds:
                 self._evaluate(number)
+                self._stop_early(number)
             # Step 7: checkpoint, so that a crash costs at most one round.
             point.round = number
             point.seconds += time.perf_counter() - started
             self._save()
         return point
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run has ended before its last round; the records say so, also after a crash."""
+        return any(record["event"] == "stop" for record in self.records.entries)
 
     def selected_round(self) -> int:
         """Return the round that selection prefers among those recorded."""
@@ -180,8 +209,13 @@ class ServerLoop:
             bytes_down += len(group) * (weights.nbytes + sum(value.nbytes for value in received.values()))
             if number in (1, self.schedule.rounds):
                 distances = client_distances(experiment, work.updates)
-            merged = exchange.conclude(experiment.aggregate(work))
-            weights = statistics.from_sent(merged, before=weights)
+            merged = experiment.aggregate(work)
+            if group is groups[-1] and self.schedule.server_lr != 1:
+                # Once per round, of a serial method too, and before the protection passes the weights on.
+                merged = step_towards(
+                    self.checkpoint.weights, merged, rate=self.schedule.server_lr, layout=self.layout
+                )
+            weights = statistics.from_sent(exchange.conclude(merged), before=weights)
             diagnostics |= work.diagnostics
             bytes_up += exchange.traffic.up
             bytes_down += exchange.traffic.down
@@ -255,33 +289,60 @@ class ServerLoop:
         self.record("fault", round=number, client=client, reason=reason)
 
     def _evaluate(self, number: int) -> None:
-        """Evaluate the global model, and keep it if selection now prefers it."""
-        started = time.perf_counter()
+        """Evaluate the global model or its average, and keep what was evaluated if selection now prefers it.
+
+        An average that needs the plain weights' loss costs one more evaluation, on the sources' validation
+        data; while there is no average yet, that evaluation is part of the other one.
+        """
+        started, point, average = time.perf_counter(), self.checkpoint, self.schedule.average
+        plain = self._evaluate_plain() if average.needs_loss else {}
+        judged = judged_weights(average, point.average, point.weights, layout=self.layout)
+        known = plain if judged is point.weights else {}
         sets = self.experiment.evaluation_sets("validation", VALIDATION_DOMAIN, "target")
-        answers = self.engine.evaluate(self.checkpoint.weights, sets)
-        self.record(
-            "evaluation",
-            round=number,
-            **evaluation_record(self.experiment, *self._evaluated(number, sets, answers)),
-            seconds=round(time.perf_counter() - started, 4),
-        )
+        missing = [key for key in sets if key not in known]
+        answers = known | dict(zip(missing, self.engine.evaluate(judged, missing), strict=True))
+        found = evaluation_record(self.experiment, *self._evaluated(number, answers))
+        if plain and not known:
+            found["left"] += sums_left(*answered(plain))
+        if average != NoAverage():
+            found["average"] = average.facts(point.average)
+        self.record("evaluation", round=number, **found, seconds=round(time.perf_counter() - started, 4))
         best = select(self.records.entries, self.schedule.selection, self.experiment.data.task)
         if best is not None and best["round"] == number:
-            self.checkpoint.selected = self.checkpoint.weights.clone()
+            point.selected = judged.clone()
+
+    def _evaluate_plain(self) -> Answers:
+        """Evaluate the plain weights on the sources' validation data, and tell the average their loss."""
+        sets = self.experiment.evaluation_sets("validation")
+        answers = dict(zip(sets, self.engine.evaluate(self.checkpoint.weights, sets), strict=True))
+        evaluation = {"scores": scores(*answered(answers))}
+        loss = mean_metric(evaluation, "validation", "loss")
+        self.schedule.average.observe(self.checkpoint.average, loss)
+        return answers
+
+    def _stop_early(self, number: int) -> None:
+        """Record that the run ends if nothing has improved for too long, or the average is complete."""
+        plan, task = self.schedule, self.experiment.data.task
+        reason = plan.average.end(self.checkpoint.average)
+        if plan.patience is not None:
+            waited = evaluations_since_best(self.records.entries, plan.selection, task)
+            if waited >= plan.patience:
+                reason = f"no evaluation was better than that {waited} before (--patience)"
+        if reason and number < plan.rounds:
+            self.record("stop", round=number, rounds=plan.rounds, reason=reason)
 
     def _evaluated(
-        self, number: int, sets: Sequence[EvaluationSet], answers: Sequence[MetricAccumulator | NoAnswer]
+        self, number: int, answers: Answers
     ) -> tuple[list[EvaluationSet], list[MetricAccumulator]]:
         """Keep the sets that were evaluated; the others are recorded with the reason."""
-        asked = [(key, answer) for key, answer in zip(sets, answers, strict=True)]
-        for (domain, _), answer in asked:
+        for (domain, _), answer in answers.items():
             if isinstance(answer, NoAnswer):
                 reason = f"was not evaluated: {answer.reason}"
                 self._fault(number, domain, reason)
-        found = [(key, answer) for key, answer in asked if not isinstance(answer, NoAnswer)]
+        sets, found = answered(answers)
         if not found:
             raise UnseenError(f"round {number}: no site could evaluate the model; continue with --resume")
-        return [key for key, _ in found], [accumulator for _, accumulator in found]
+        return sets, found
 
     def _save(self) -> None:
         self.checkpoint.client_states = dict(self.states.versions)
@@ -289,59 +350,3 @@ class ServerLoop:
         self.records.sync()
         self.checkpoint.save(self.folder.checkpoint)
         self.states.forget_old()
-
-
-def round_summary(opened: Sequence[RoundUpdates], diagnostics: Record) -> Record:
-    """Summarize a round's clients for the records; their own diagnostics are keyed by their names."""
-    sent = {client: own for part in opened for client, own in part.diagnostics.items()}
-    keys = sorted({key for own in sent.values() for key in own})
-    of_clients = {key: {client: own[key] for client, own in sent.items() if key in own} for key in keys}
-    weights = [float(part.updates.samples.sum()) for part in opened]
-    return {
-        "clients": [client for part in opened for client in part.updates.clients],
-        "loss": sum(part.loss * weight for part, weight in zip(opened, weights, strict=True)) / sum(weights),
-        "samples": sum(part.seen for part in opened),
-        "diagnostics": {**diagnostics, **of_clients},
-    }
-
-
-def evaluation_record(
-    experiment: Experiment, sets: Sequence[EvaluationSet], accumulators: Sequence[MetricAccumulator]
-) -> Record:
-    """Describe an evaluation for the records: scores per domain, and per group if there are groups."""
-    record: Record = {"scores": scores(sets, accumulators), "left": sums_left(sets, accumulators)}
-    if experiment.data.groups:
-        splits = [split for _, split in sets]
-        record["groups"] = score_groups(splits, accumulators, experiment.data.groups)
-    return record
-
-
-def sums_left(sets: Sequence[EvaluationSet], accumulators: Sequence[MetricAccumulator]) -> list[Record]:
-    """List what an evaluation disclosed about the domains: sums over their samples."""
-    left = DisclosureLog()
-    for (domain, split), found in zip(sets, accumulators, strict=True):
-        left.add(domain, [DisclosureEntry(_METRICS[split], found.numbers, 8 * found.numbers)])
-    return left.entries()
-
-
-def scores(sets: Sequence[EvaluationSet], accumulators: Sequence[MetricAccumulator]) -> list[Record]:
-    """Convert evaluations to the form of the records."""
-    return [
-        {"domain": domain, "split": split, "count": found.count, "metrics": found.metrics()}
-        for (domain, split), found in zip(sets, accumulators, strict=True)
-    ]
-
-
-def client_distances(experiment: Experiment, updates: Updates) -> Record:
-    """Measure how far clients' models are apart, for the records; empty unless two or more train at once.
-
-    A protection hides single clients from the records too, so nothing is recorded with one.
-    """
-    if len(updates) < 2 or experiment.protection.name != "none":
-        return {}
-    federation = experiment.federation
-    held = [federation[federation.position(client)].domains for client in updates.clients]
-    layers = split_layers(updates.layout)
-    shown = [layers[place] for place in select_recorded_layers(layers, updates.layout)]
-    found = pair_distances(updates.rows, [one[0] if len(one) == 1 else None for one in held], shown)
-    return {"distances": found._asdict()} if found.layers else {}

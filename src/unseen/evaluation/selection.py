@@ -180,10 +180,33 @@ def select(records: Sequence[Record], rule: str, task: str) -> Record | None:
     chooser = SELECTION_RULES[rule]
     metric, hide = primary_metric(task), not chooser.uses_target
     return max(
-        (record for record in records if record["event"] == "evaluation"),
+        _evaluations(records),
         key=lambda record: chooser.rank(without_target(record) if hide else record, metric),
         default=None,
     )
+
+
+def evaluations_since_best(records: Sequence[Record], rule: str, task: str) -> int:
+    """Count the evaluations after the one that a rule prefers; early stopping compares it with the patience.
+
+    It depends on what the rule sees and on nothing else: on no score of the held-out domain, unless the rule
+    declares that it uses them.
+    """
+    best = select(records, rule, task)
+    return 0 if best is None else sum(record["round"] > best["round"] for record in _evaluations(records))
+
+
+def explain_no_patience(rule: str) -> str | None:
+    """Explain why a run with this rule cannot be stopped early; None if it can."""
+    if rule == LastRound.name:
+        return "it prefers every round to the one before, so that nothing ever fails to improve"
+    if rule in SELECTION_RULES and SELECTION_RULES[rule].uses_target:
+        return "it looks at the held-out domain, which would then decide how long the model is trained"
+    return None
+
+
+def _evaluations(records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if record["event"] == "evaluation"]
 
 
 def without_target(evaluation: Record) -> Record:

@@ -37,7 +37,7 @@ MOST_CLIENTS = 1000
 MOST_EXAMPLES = 24
 MOST_IMAGE_CHARACTERS = 600_000
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
-_SEPARATE_FIELDS = ("data", "settings", "schedule_settings", "protect_settings")
+_SEPARATE_FIELDS = ("data", "settings", "schedule_settings", "average_settings", "protect_settings")
 
 
 def result_table(run: Run) -> DataTable | None:
@@ -150,7 +150,12 @@ def train_command(config: dict[str, Any]) -> list[str]:
             pieces.append([flag])
         else:
             pieces += [[flag, str(each)] for each in (value if isinstance(value, list) else [value])]
-    tables = {"--set": "settings", "--set-schedule": "schedule_settings", "--protect-set": "protect_settings"}
+    tables = {
+        "--set": "settings",
+        "--set-schedule": "schedule_settings",
+        "--set-average": "average_settings",
+        "--protect-set": "protect_settings",
+    }
     for flag, name in tables.items():
         pieces += [[flag, f"{key}={_option_text(value)}"] for key, value in (config.get(name) or {}).items()]
     return [shlex.join(piece) for piece in pieces]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from unseen.aggregation import make_average
 from unseen.config import RunConfig
 from unseen.data import DataRequest, DataSet, load_data
 from unseen.data.sources import Progress, no_progress, resolve_data_root
@@ -254,6 +255,11 @@ def check_names(config: RunConfig) -> tuple[Method[Any], Protection[Any]]:
                 f"--lora-average products needs each client's factors, which --protect {protection.name} "
                 "hides from the server: use --lora-average frozen-a, whose mean is exact"
             )
+    average = make_average(config.average, config.average_settings)
+    if average.needs_loss and config.validation == 0:
+        raise UsageError(
+            f"--average {config.average} needs validation samples of the sources: give --validation above 0"
+        )
     if config.update_dtype != "float32" and config.protect != "none":
         raise UsageError(
             f"--update-dtype is for updates that are sent as they are, not with --protect {config.protect}"

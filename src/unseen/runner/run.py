@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 
+from unseen.aggregation import make_average
 from unseen.callbacks.base import CallbackList, Callbacks, RunEnd
 from unseen.config import RunConfig
 from unseen.data import DataSet
@@ -94,6 +95,9 @@ def run(
                 fraction=setup.config.fraction,
                 evaluate_every=setup.config.evaluate_every,
                 selection=setup.config.selection,
+                server_lr=setup.config.server_lr,
+                average=make_average(setup.config.average, setup.config.average_settings),
+                patience=setup.config.patience,
             ),
             run_id=setup.run_id,
             make_engine=partial(engine or _make_local_engine, setup),

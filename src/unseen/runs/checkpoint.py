@@ -25,6 +25,7 @@ from unseen.fileio import write_atomically
 
 _SERVER = "server/"
 _PROTECTION = "protection/"
+_AVERAGE = "average/"
 
 
 @dataclass
@@ -32,9 +33,10 @@ class Checkpoint:
     """A run after some round.
 
     weights        the global state
-    selected       the global state of the round that selection prefers so far
+    selected       what was evaluated (the global state, or its average) in the round that selection prefers
     server         the method's state on the server
     protection     the protection's state on the server
+    average        the state of the average of global weights over rounds
     client_states  which version of each client's state belongs to this round
     records_bytes  how much of the record file belongs to this round
     layout         digest of the layout that the states are in
@@ -50,12 +52,14 @@ class Checkpoint:
     seconds: float = 0.0
     protection: dict[str, Tensor] = field(default_factory=dict)
     layout: str = ""
+    average: dict[str, Tensor] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Replace the checkpoint at `path`."""
         tensors = {"weights": self.weights, "selected": self.selected}
         tensors |= {_SERVER + key: value for key, value in self.server.items()}
         tensors |= {_PROTECTION + key: value for key, value in self.protection.items()}
+        tensors |= {_AVERAGE + key: value for key, value in self.average.items()}
         facts = {
             "run_id": self.run_id,
             "round": self.round,
@@ -77,11 +81,13 @@ class Checkpoint:
         except (SafetensorError, KeyError, TypeError, OSError) as error:
             raise UnseenError(f"{path} is not a usable checkpoint ({error}); start a new run") from error
         weights, selected = tensors.pop("weights"), tensors.pop("selected")
-        server, protection = (
+        server, protection, average = (
             {key.removeprefix(part): value for key, value in tensors.items() if key.startswith(part)}
-            for part in (_SERVER, _PROTECTION)
+            for part in (_SERVER, _PROTECTION, _AVERAGE)
         )
-        return cls(weights=weights, selected=selected, server=server, protection=protection, **facts)
+        return cls(
+            weights=weights, selected=selected, server=server, protection=protection, average=average, **facts
+        )
 
 
 T = TypeVar("T")
