@@ -60,6 +60,10 @@ class Method(Configurable[S], ABC):
                               a use unless the client half is the default
     mixed_targets             whether the client half only passes targets to `work.task_loss`, so that one
                               may be a blend of two classes; none = yes if it is the default
+    default_train             the part of the model that is trained unless --train says otherwise; none = the
+                              option's own default
+    default_rounds            the number of rounds after which nothing changes any more, which is then the
+                              largest number that a run has; none = no such number
     """
 
     name: ClassVar[str]
@@ -74,6 +78,8 @@ class Method(Configurable[S], ABC):
     merges: ClassVar[Mapping[str, Reduction]] = {}
     beyond_losses: str | None = None
     mixed_targets: bool | None = None
+    default_train: ClassVar[str | None] = None
+    default_rounds: ClassVar[int | None] = None
 
     @property
     def weighting(self) -> Weighting:

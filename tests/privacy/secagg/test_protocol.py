@@ -332,3 +332,18 @@ def test_fixed_point_keeps_its_promise(clients, bits, values):
 def test_settings_are_checked(given, message):
     with pytest.raises(UsageError, match=message):
         make_protection("secure-sum", given)
+
+
+def test_float64_extras_are_summed_to_their_own_precision():
+    method = MethodTraits("some", sends=("model weights", "number of samples", "sums"), merges={"sums": "sum"})
+    group = Group(4, 3, method=method, threshold=2, bits=24)
+
+    def extras(draw):
+        return {"sums": torch.from_numpy(draw.normal(0, 10.0 ** np.arange(-9, 9), 18)).reshape(3, 6)}
+
+    updates = updates_of(group, size=3, extras=extras)
+    opened = group.finish(group.seal(updates, group.protection.begin(group.server)))
+    expected = sum(update.extras["sums"] for update in updates.values())
+    found = opened.updates.extras[0]["sums"]
+    assert found.dtype is torch.float64
+    torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-15)

@@ -3,7 +3,9 @@
 A number x becomes round(x * 2^bits) modulo 2^64, so that masks hide it perfectly and sums are exact. As long
 as the sum of all clients is within +-2^63 nothing wraps around; every client checks its part of that range
 before it sends. Every client multiplies by its weight first, so that the sum over clients divided by the sum
-of weights is the weighted mean. The layout of the row is not secret; the numbers are.
+of weights is the weighted mean. A float64 tensor of the extras takes a second number per value, with the
+binary digits that the first leaves out, so that its sum is as exact as in float64. The layout of the row is
+not secret; the numbers are.
 """
 
 from __future__ import annotations
@@ -55,7 +57,19 @@ HEAD = 5
 """Numbers before the state: one, the client's weight, its weighted loss, samples seen, steps."""
 
 
-def pack_update(update: Update, method: MethodTraits, layout: Layout) -> tuple[Real, list[dict[str, Any]]]:
+FINER = 28
+"""Further binary digits of float64 values; what is left of them is below 2^-53."""
+
+
+def split_digits(values: Real, *, bits: int) -> list[Real]:
+    """Split numbers into what `bits` digits hold and the rest, multiplied by 2^FINER."""
+    coarse = np.rint(values * 2.0**bits) / 2.0**bits
+    return [coarse, (values - coarse) * 2.0**FINER]
+
+
+def pack_update(
+    update: Update, method: MethodTraits, layout: Layout, *, bits: int
+) -> tuple[Real, list[dict[str, Any]]]:
     """Pack an update into numbers that can be summed; also return what follows the state in them."""
     weight = float(update.samples) if method.weighting == "samples" else 1.0
     plain = update.weights.detach().cpu().double().numpy()
@@ -65,7 +79,8 @@ def pack_update(update: Update, method: MethodTraits, layout: Layout) -> tuple[R
     for kind, value in update.extras.items():
         merge = method.merges[kind]
         numbers = value.detach().cpu().double().flatten().numpy()
-        parts.append(numbers * weight if merge == "mean" else numbers)
+        numbers = numbers * weight if merge == "mean" else numbers
+        parts += split_digits(numbers, bits=bits) if value.dtype is torch.float64 else [numbers]
         contents.append(
             {"kind": kind, "shape": list(value.shape), "type": str(value.dtype).removeprefix("torch.")}
         )
@@ -88,9 +103,12 @@ def unpack_sum(
     state = mean_from_sum(total[HEAD : HEAD + layout.size], weight=weight, clients=count, layout=layout)
     extras, place = {}, HEAD + layout.size
     for entry in contents:
-        size = int(np.prod(entry["shape"], dtype=np.int64))
-        numbers = total[place : place + size]
         kind, dtype = entry["kind"], getattr(torch, entry["type"])
+        size = packed_size(entry)
+        numbers = total[place : place + size]
+        if dtype is torch.float64:
+            coarse, finer = numbers.reshape(2, -1)
+            numbers = coarse + finer / 2.0**FINER
         value = torch.from_numpy(numbers / weight if method.merges[kind] == "mean" else numbers.copy())
         value = value if dtype.is_floating_point else value.round()
         extras[kind] = value.to(dtype).reshape(entry["shape"])
@@ -108,3 +126,9 @@ def unpack_sum(
         loss=float(loss / weight),
         seen=round(float(seen)),
     )
+
+
+def packed_size(entry: dict[str, Any]) -> int:
+    """Count the numbers that an entry of the contents takes in a row."""
+    size = int(np.prod(entry["shape"], dtype=np.int64))
+    return 2 * size if entry["type"] == "float64" else size

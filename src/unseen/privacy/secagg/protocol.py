@@ -25,7 +25,15 @@ from unseen.privacy.context import (
 from unseen.privacy.crypto import require_cryptography
 from unseen.privacy.disclosure import TRAINING_METRICS, DisclosureEntry
 from unseen.privacy.secagg.masking import FEWEST, PUBLIC, REVEALED, SHARES, MaskingSession
-from unseen.privacy.secagg.packing import HEAD, RangeError, decode, encode, pack_update, unpack_sum
+from unseen.privacy.secagg.packing import (
+    HEAD,
+    RangeError,
+    decode,
+    encode,
+    pack_update,
+    packed_size,
+    unpack_sum,
+)
 from unseen.privacy.secagg.unmasking import (
     ADVERTISE,
     DEAL,
@@ -137,7 +145,7 @@ class SecureSum(Protection[SecureSumSettings]):
     def seal(self, update: Update, context: ClientContext) -> Update:
         """Send masked numbers and nothing else; diagnostics are not sent."""
         roster, part = context.received[ROSTER], context.received[PART]
-        numbers, contents = pack_update(update, context.method, context.layout)
+        numbers, contents = pack_update(update, context.method, context.layout, bits=self.settings.bits)
         try:
             whole = encode(numbers, bits=self.settings.bits, clients=int(part.sum()))
         except RangeError as error:
@@ -168,7 +176,7 @@ class SecureSum(Protection[SecureSumSettings]):
 
     def disclose(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
         """List the kinds of values in a masked row, 8 bytes per number."""
-        extras = {entry["kind"]: _size(entry) for entry in json_from_tensor(update.extras[CONTENTS])}
+        extras = {entry["kind"]: packed_size(entry) for entry in json_from_tensor(update.extras[CONTENTS])}
         weighted = method.weighting == "samples"
         state = update.extras[MASKED].numel() - HEAD - sum(extras.values())
         sizes = {", ".join(method.in_state): state, **({SAMPLES: 1} if weighted else {})}
@@ -194,10 +202,3 @@ def _common_contents(received: Sequence[ReceivedUpdate]) -> list[dict[str, Any]]
     if len(sizes) > 1 or any(contents != first for contents in others):
         raise UnseenError("secure summation: clients sent different kinds of values, they cannot be added up")
     return first
-
-
-def _size(entry: dict[str, Any]) -> int:
-    size = 1
-    for length in entry["shape"]:
-        size *= length
-    return size

@@ -1,0 +1,79 @@
+"""Base of methods that compute the head in closed form from sums over the clients' samples, in one round."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from unseen.aggregation import ServerWork
+from unseen.data import Batch
+from unseen.hparams import Settings
+from unseen.methods.base import Method
+from unseen.methods.closed_form.feature_sums import Watch
+from unseen.methods.closed_form.linear_head import LinearHead
+from unseen.models import Network
+from unseen.training import ClientWork, Update
+
+S = TypeVar("S", bound=Settings)
+
+
+@dataclass(frozen=True)
+class SolvedHead:
+    """A head in closed form, and numbers that show how it was found."""
+
+    head: LinearHead
+    diagnostics: dict[str, Any] = field(default_factory=dict)
+
+
+class ClosedFormMethod(Method[S]):
+    """A head computed by the server from sums over the clients' samples; the model's rest stays as it is.
+
+    One round is the result; another one with the same clients repeats it. The server needs only the sum over
+    clients of what each sends, so secure summation serves such a method exactly.
+    """
+
+    default_train = "head"
+    default_rounds = 1
+    beyond_losses = "it sends sums over the features of its samples"
+
+    @abstractmethod
+    def statistics(self, network: Network, work: ClientWork, watch: Watch) -> dict[str, Tensor]:
+        """Sum up the client's samples; the keys are kinds of values in `sends`, merged by `sum`.
+
+        watch  called with the features of every batch of training samples
+        """
+
+    @abstractmethod
+    def solve(self, sent: Sequence[Mapping[str, Tensor]]) -> SolvedHead:
+        """Compute the head on the network's features from what clients sent, or from its sum alone."""
+
+    def client(self, work: ClientWork) -> Update:
+        """Send sums over the samples' features."""
+        return send_statistics(self, self.deployed(work.module), work)
+
+    def server(self, work: ServerWork) -> Tensor:
+        """Solve for the head and write it into the global state."""
+        solved = self.solve(work.updates.extras)
+        work.diagnostics |= solved.diagnostics
+        return solved.head.write(work.weights, work.updates.layout)
+
+
+def send_statistics(form: ClosedFormMethod[Any], network: Network, work: ClientWork) -> Update:
+    """Create the update of a client that trains nothing: the received state, with sums over its samples.
+
+    The loss is that of the received model.
+    """
+    losses = 0.0
+
+    def watch(features: Tensor, batch: Batch) -> None:
+        nonlocal losses
+        losses += float(work.task_loss(network.head(features), batch.targets)) * len(batch.targets)
+        work.progress(len(batch.targets))
+
+    extras = form.statistics(network, work, watch)
+    samples = len(work.train)
+    return replace(work.update(extras=extras), seen=samples, loss=losses / samples)

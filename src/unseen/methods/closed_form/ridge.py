@@ -1,0 +1,96 @@
+"""Ridge: the head as the exact ridge regression on the pooled samples' features, from sums, in one round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from unseen.errors import UsageError
+from unseen.hparams import LogUniform, Settings, setting
+from unseen.methods.base import Paper, register
+from unseen.methods.closed_form.closed_form_method import ClosedFormMethod, SolvedHead
+from unseen.methods.closed_form.feature_sums import BALANCE, Balance, FeatureSums, Watch, sum_features
+from unseen.methods.closed_form.linear_head import SCALING, Scaling
+from unseen.methods.closed_form.ridge_solution import RidgeProblem, choose_strength
+from unseen.models import Network
+from unseen.training import ClientWork
+
+OF_VALIDATION = " (validation samples)"
+
+
+@dataclass(frozen=True)
+class RidgeSettings(Settings):
+    """Settings of ridge."""
+
+    strength: float | None = setting(
+        None,
+        "penalty on the squared weights, for features of mean variance 1; none = the strength from 1e-5 to "
+        "1e4 with the smallest squared error on the sources' validation samples",
+        search=LogUniform(1e-3, 10.0),
+    )
+    scaling: Scaling = setting("common", SCALING)
+    balance: Balance = setting("classes", BALANCE)
+    logit_scale: float = setting(
+        8.0, "classes: outputs are regressed on this number and 0 instead of 1 and 0, for the softmax"
+    )
+
+    def __post_init__(self) -> None:
+        if self.strength is not None and not self.strength > 0:
+            raise UsageError(f"setting 'strength' of ridge must be above 0, not {self.strength}")
+        if not self.logit_scale > 0:
+            raise UsageError(f"setting 'logit_scale' of ridge must be above 0, not {self.logit_scale}")
+
+
+@register
+class Ridge(ClosedFormMethod[RidgeSettings]):
+    """Ridge regression of the targets on features: W = (C + strength I)^-1 B, exact from the clients' sums.
+
+    C is the mean of z z^T and B the mean of z (y - mean y)^T over all training samples, z the standardized
+    features. Clients send sums of f, f f^T, f y^T and y over their training and over their validation
+    samples; the latter give the exact validation error of every strength in the same round.
+
+    Sums of products disclose much of a small client: with fewer samples than features, the rows and
+    columns of its sum of f f^T span exactly the space of its samples' features, and with one sample they
+    are that sample's features. Use secure-sum where the server must not see single clients' sums.
+    """
+
+    name = "ridge"
+    title = "Ridge"
+    summary = "the head in closed form: exact ridge regression on the pooled features, one round, sums only"
+    paper = Paper(
+        title="Accelerating Heterogeneous Federated Learning with Closed-form Classifiers",
+        authors="Fani, Camoriano, Caputo, Ciccone",
+        year=2024,
+        venue="ICML",
+        url="https://arxiv.org/abs/2406.01116",
+    )
+    sends = (
+        "model weights",
+        "number of samples",
+        *FeatureSums.kinds(),
+        *FeatureSums.kinds(OF_VALIDATION),
+    )
+    merges = dict.fromkeys((*FeatureSums.kinds(), *FeatureSums.kinds(OF_VALIDATION)), "sum")
+
+    def statistics(self, network: Network, work: ClientWork, watch: Watch) -> dict[str, Tensor]:
+        """Sum up training and validation samples."""
+        how: dict[str, Any] = {
+            "prepare": work.prepare,
+            "balance": self.settings.balance,
+            "one": self.settings.logit_scale,
+        }
+        training = sum_features(network, work.train, watch=watch, **how)
+        return training.pack() | sum_features(network, work.validation, **how).pack(OF_VALIDATION)
+
+    def solve(self, sent: Sequence[Mapping[str, Tensor]]) -> SolvedHead:
+        """Solve on the summed training samples, with the strength that suits the validation samples."""
+        training, validation = FeatureSums.unpack(sent), FeatureSums.unpack(sent, OF_VALIDATION)
+        problem = RidgeProblem.of(training, scaling=self.settings.scaling)
+        strength, diagnostics = self.settings.strength, dict[str, object]()
+        if strength is None:
+            strength, errors = choose_strength(problem, validation)
+            diagnostics["error_by_strength"] = list(errors.values())
+        return SolvedHead(problem.solve(strength), {"strength": strength, **diagnostics})

@@ -1,0 +1,127 @@
+"""Ridge regression from sums: solutions for many strengths, and their exact errors on other samples."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from unseen.methods.closed_form.feature_sums import FeatureSums
+from unseen.methods.closed_form.linear_head import LinearHead, Scaling, Standardization, standardize
+
+STRENGTHS = tuple(10.0 ** (half / 2) for half in range(-10, 9))
+"""Strengths tried: 10^-5 to 10^4 in half decades."""
+
+
+class RidgeProblem(NamedTuple):
+    """Least squares on standardized features z in the basis of the eigenvectors of their covariance.
+
+    (C + strength I) W = B with C the mean of z z^T and B that of z (y - mean y)^T; C = V diag(e) V^T makes
+    the solution V (e + strength)^-1 V^T B for every strength at the cost of one decomposition.
+    """
+
+    standardization: Standardization
+    basis: Tensor
+    eigenvalues: Tensor
+    projected: Tensor
+    target_mean: Tensor
+    target_variance: Tensor
+    count: float
+
+    @classmethod
+    def of(cls, sums: FeatureSums, *, scaling: Scaling) -> RidgeProblem:
+        """Set up the problem from sums over training samples."""
+        squares = sums.products.diagonal()
+        standardization = standardize(sums.count, sums.features, squares, scaling=scaling)
+        centred = standardized(sums, standardization)
+        target_mean = sums.targets / sums.count
+        eigenvalues, basis = torch.linalg.eigh(centred.products / centred.count)
+        cross = centred.cross - torch.outer(centred.features, target_mean)
+        return cls(
+            standardization,
+            basis,
+            eigenvalues.clamp(min=0),
+            basis.T @ (cross / centred.count),
+            target_mean,
+            sums.squares / sums.count - target_mean.square().sum(),
+            float(sums.count),
+        )
+
+    def solve(self, strength: float) -> LinearHead:
+        """Return the solution for a strength, as a head on the features as they are."""
+        weight = (self.basis @ self._coefficients(strength)).T
+        return LinearHead(weight, self.target_mean).on_raw_features(self.standardization)
+
+    def validation_error(self, strength: float, validation: FeatureSums) -> float:
+        """Compute the mean of |y - W f - b|^2 over other samples from their sums alone."""
+        return squared_error(self.solve(strength), validation)
+
+    def generalized_error(self, strength: float) -> float:
+        """Compute generalized cross-validation on the training sums (Golub, Heath, Wahba 1979).
+
+        n RSS / (n - df)^2 with the degrees of freedom df of the fit, the mean included.
+        """
+        coefficients = self._coefficients(strength)
+        fitted = 2 * (coefficients * self.projected).sum()
+        residual = self.target_variance - fitted + (self.eigenvalues[:, None] * coefficients.square()).sum()
+        freedom = 1 + float((self.eigenvalues / (self.eigenvalues + strength)).sum())
+        left = max(1 - freedom / self.count, 0.0)
+        return float(residual) / left**2 if left else float("inf")
+
+    def _coefficients(self, strength: float) -> Tensor:
+        return self.projected / (self.eigenvalues + strength)[:, None]
+
+
+def standardized(sums: FeatureSums, standardization: Standardization) -> FeatureSums:
+    """Convert sums over features f to those over z = (f - mean) / scale."""
+    mean, scale = standardization
+    drift = torch.outer(mean, sums.features)
+    products = sums.products - drift - drift.T + sums.count * torch.outer(mean, mean)
+    return FeatureSums(
+        sums.count,
+        sums.squares,
+        sums.targets,
+        (sums.features - sums.count * mean) / scale,
+        (sums.cross - torch.outer(mean, sums.targets)) / scale[:, None],
+        products / torch.outer(scale, scale),
+    )
+
+
+def squared_error(head: LinearHead, sums: FeatureSums) -> float:
+    """Compute the mean of |y - W f - b|^2 from sums.
+
+    sum |y|^2 - 2 tr(W sum f y^T) - 2 b . sum y + tr(W sum f f^T W^T) + 2 b . W sum f + n |b|^2
+    """
+    weight, bias = head
+    total = (
+        sums.squares
+        - 2 * (weight * sums.cross.T).sum()
+        - 2 * bias @ sums.targets
+        + ((weight @ sums.products) * weight).sum()
+        + 2 * bias @ (weight @ sums.features)
+        + sums.count * bias.square().sum()
+    )
+    return float(total / sums.count)
+
+
+class ChosenStrength(NamedTuple):
+    """Strength with the smallest error, and the error of every strength tried."""
+
+    strength: float
+    errors: dict[float, float]
+
+
+def choose_strength(problem: RidgeProblem, validation: FeatureSums) -> ChosenStrength:
+    """Choose the strength by validation samples, or by generalized cross-validation where there are none.
+
+    Of equal errors the stronger one wins.
+    """
+    judged = float(validation.count) > 0
+    errors = {
+        strength: problem.validation_error(strength, validation)
+        if judged
+        else problem.generalized_error(strength)
+        for strength in STRENGTHS
+    }
+    return ChosenStrength(min(reversed(STRENGTHS), key=errors.__getitem__), errors)
