@@ -335,7 +335,9 @@ def test_settings_are_checked(given, message):
 
 
 def test_float64_extras_are_summed_to_their_own_precision():
-    method = MethodTraits("some", sends=("model weights", "number of samples", "sums"), merges={"sums": "sum"})
+    method = MethodTraits(
+        "some", sends=("model weights", "number of samples", "sums"), merges={"sums": "sum"}
+    )
     group = Group(4, 3, method=method, threshold=2, bits=24)
 
     def extras(draw):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -14,7 +15,8 @@ STRENGTHS = tuple(10.0 ** (half / 2) for half in range(-10, 9))
 """Strengths tried: 10^-5 to 10^4 in half decades."""
 
 
-class RidgeProblem(NamedTuple):
+@dataclass(frozen=True)
+class RidgeProblem:
     """Least squares on standardized features z in the basis of the eigenvectors of their covariance.
 
     (C + strength I) W = B with C the mean of z z^T and B that of z (y - mean y)^T; C = V diag(e) V^T makes
