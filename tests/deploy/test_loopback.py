@@ -102,6 +102,9 @@ def test_every_method_gives_the_same_weights_as_on_one_machine(
             "sharpness": "sam",
             "head_lr": 2.0,
         },
+        {"train": "head.*"},
+        {"model": "mini-vit", "train": "lora", "lora_rank": 2},
+        {"model": "mini-vit", "train": "lora", "lora_rank": 2, "lora_average": "products"},
     ],
     ids=str,
 )

@@ -20,6 +20,7 @@ from unseen.models import (
     build_model,
     freeze,
     frozen_names,
+    model_digest,
     select_trained,
     whole_state,
 )
@@ -132,3 +133,17 @@ def test_a_pattern_that_matches_nothing_is_refused_with_near_names(pattern: str,
         select_trained(network, [pattern, "head.*"])
     assert "\n" not in str(error.value)
     assert frozen_names(network) == ()
+
+
+def test_the_digest_compares_frozen_values_but_not_their_last_bits() -> None:
+    def digest(change: float = 0.0, seed: int = 0, patterns: tuple[str, ...] = ("head.*",)) -> str:
+        network = build_model("mini-vit", SPEC, seed=seed)
+        select_trained(network, patterns)
+        with torch.no_grad():
+            network.positions.mul_(1 + change)
+        return model_digest(network)
+
+    assert digest() == digest(change=1e-7)
+    assert len({digest(), digest(change=0.5), digest(seed=1), digest(patterns=("head.*", "norm.*"))}) == 4
+    plain = build_model("mini-vit", SPEC, seed=0)
+    assert model_digest(plain) == Layout.of(plain).digest
