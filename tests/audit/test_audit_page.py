@@ -117,3 +117,16 @@ def test_protections_are_read_with_their_settings():
     )
     with pytest.raises(UsageError, match="names no protection"):
         parse_protection(":epsilon=8")
+
+
+@pytest.mark.parametrize("at", ["start", "end"])
+def test_a_vision_transformer_with_lora_is_audited(make_tiny_data, tmp_path: Path, at: str):
+    config = RunConfig(
+        **{"data": "tiny", "hold_out": ("held",), "rounds": 1, "batch_size": 4, "workers": 1},
+        **{"model": "mini-vit", "train": "lora", "lora_rank": 2},
+    )
+    folder = run(config, out=tmp_path / "run", report=False, data=make_tiny_data()).folder
+    effort = AttackEffort(iterations=5, restarts=1)
+    plan = AuditPlan(clients=1, at=at, against={"none": {}}, effort=effort)
+    audit = audit_run(folder, plan=plan, data=make_tiny_data())
+    assert len(audit.audited) == 1

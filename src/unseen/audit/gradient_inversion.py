@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unseen.data.transforms import Normalize
 from unseen.models import Network
@@ -115,7 +116,8 @@ class _Victim:
 
     def mismatch(self, images: Tensor, labels: Tensor) -> Tensor:
         """Return one minus the cosine between the observed gradient and that of the images."""
-        loss = F.cross_entropy(self.network(self.normalize.finish(images)), labels)
+        with sdpa_kernel(SDPBackend.MATH):  # the only kernel of attention with second derivatives
+            loss = F.cross_entropy(self.network(self.normalize.finish(images)), labels)
         own = torch.autograd.grad(loss, self.trained, create_graph=True, materialize_grads=True)
         along = torch.stack([(a * b).sum() for a, b in zip(own, self.direction, strict=True)]).sum()
         length = torch.stack([part.square().sum() for part in own]).sum().sqrt()
