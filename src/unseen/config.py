@@ -50,6 +50,7 @@ LATER: dict[str, Any] = {
     "average": "none",
     "average_settings": {},
     "patience": None,
+    "views": None,
 }
 """Fields that were added later: at these values they leave a run's identity as it was without them."""
 
@@ -144,8 +145,11 @@ class RunConfig:
     weights: str | None = option(
         None, "Initial weights: auto, imagenet (pretrained or an error), random, or a file.", TRAINING
     )
-    train: str = option(
-        "all", "What is trained: all, lora, or patterns of tensor names (body.layer4.*,head.*).", TRAINING
+    train: str | None = option(
+        None,
+        "Part that is trained: all, last-stage, head, lora, or patterns of tensor names "
+        "(body.layer4.*,head.*). In front of last-stage and head the network runs once per image.",
+        TRAINING,
     )
     lora_rank: int = option(8, "LoRA: rank r of the corrections.", TRAINING)
     lora_alpha: float = option(16.0, "LoRA: corrections are scaled by alpha / r.", TRAINING)
@@ -154,6 +158,9 @@ class RunConfig:
         "LoRA: train B only (exact mean); or average factors, or products.",
         TRAINING,
         choices=("frozen-a", "factors", "products"),
+    )
+    views: int | None = option(
+        None, "Augmented versions of each training image for which the frozen part is cached.", TRAINING
     )
     rounds: int = option(10, "Rounds of local training and aggregation.", TRAINING)
     local_epochs: int = option(1, "Passes over a client's data per round.", TRAINING)
@@ -255,6 +262,7 @@ class RunConfig:
             f"--workers must be at least 1, not {self.workers}": self.workers is None or self.workers >= 1,
             f"--lora-rank must be at least 1, not {self.lora_rank}": self.lora_rank >= 1,
             f"--lora-alpha must be above 0, not {self.lora_alpha}": self.lora_alpha > 0,
+            f"--views must be at least 1, not {self.views}": self.views is None or self.views >= 1,
             "name at least one domain with --hold-out": len(self.hold_out) >= 1,
             f"--selection {self.selection} needs validation domains: name them with --validate-on": (
                 len(self.validate_on) >= 1 or not needs_validation_domains(self.selection)

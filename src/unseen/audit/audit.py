@@ -22,6 +22,7 @@ from unseen.data.sources import Progress, no_progress
 from unseen.engine import Experiment
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.privacy import PROTECTIONS
+from unseen.runner.features import trained_network
 from unseen.runner.prepare import prepare_run
 from unseen.runs.folder import RunFolder
 from unseen.serving import load_model
@@ -114,7 +115,7 @@ def audit_run(
     if saved.card.run_id != setup.run_id:
         raise UsageError(f"{folder} was trained on other data or weights than its configuration now finds")
     progress("membership test", 0, 1)
-    membership = member_test(experiment, saved.network.to(experiment.prepare.device))
+    membership = member_test(experiment, trained_network(experiment, saved, folder))
     impossible = _why_no_inversion(experiment)
     sizes = experiment.federation.train_sizes
     inverted = _Inversions(config, experiment, plan, place.model, progress)
@@ -234,7 +235,7 @@ def _why_no_inversion(experiment: Experiment) -> str:
     if experiment.method.topology == "pooled":
         return f"{experiment.method.name} pools the data itself: there are no updates to attack"
     if not data.is_image or data.is_measured:
-        return "the attack rebuilds images of 8 bits, and this run trained on other inputs"
+        return "the attack rebuilds images of 8 bits, and this run trained on others or on features"
     if not data.task_type.has_classes:
         return "the attack infers classes from the update, and this run predicts a quantity"
     return ""

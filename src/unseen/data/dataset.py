@@ -47,6 +47,8 @@ class DataSet:
     columns     what the columns of a raw table mean; empty for images and encoded tables
     group_of    for each sample the position of its group in `groups`, -1 for none: groups cut across domains,
                 and the worst of them is reported next to the worst domain; None where the data declares none
+    views       0 for ordinary data. With cached features, `inputs` is float16 (n, views, ...): what a frozen
+                network computed from each sample, first as it is and then from augmented versions of it
     """
 
     name: str
@@ -61,6 +63,7 @@ class DataSet:
     columns: tuple[Column, ...] = ()
     group_of: Indices | None = None
     groups: tuple[str, ...] = ()
+    views: int = 0
 
     def __post_init__(self) -> None:
         if self.group_of is not None and len(self.group_of) != len(self.targets):
@@ -77,7 +80,12 @@ class DataSet:
     @property
     def is_image(self) -> bool:
         """Whether samples are images (else rows of a table)."""
-        return self.inputs.ndim == 4
+        return self.inputs.ndim == 4 and not self.views
+
+    @property
+    def has_content(self) -> bool:
+        """Whether the samples are here; those of a coordinator's placeholder are at the sites."""
+        return any(self.inputs.strides)
 
     @property
     def is_measured(self) -> bool:
@@ -87,10 +95,11 @@ class DataSet:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample as a network sees it: (channels, height, width) or (columns,)."""
-        if self.is_image:
-            height, width, channels = self.inputs.shape[1:]
+        shape = self.inputs.shape[2 if self.views else 1 :]
+        if len(shape) == 3:
+            height, width, channels = shape
             return channels, height, width
-        return tuple(self.inputs.shape[1:])
+        return tuple(shape)
 
     @property
     def outputs(self) -> int:
@@ -219,13 +228,16 @@ class Samples:
     """A view of some rows of a data set; gathering a batch copies only that batch.
 
     task_type, classes, domain_names  metadata of the data set; its other rows are not accessible
+    views                             as in the data set
     """
 
     def __init__(self, data: DataSet, indices: Indices) -> None:
         self.task_type = data.task_type
         self.classes = data.classes
         self.domain_names = data.domains
-        self._inputs = _as_tensor(data.inputs)
+        self.views = data.views
+        inputs = _as_tensor(data.inputs)
+        self._inputs = inputs.flatten(0, 1) if data.views else inputs
         self._targets = _as_tensor(data.targets)
         self._domains = _as_tensor(data.domain_of)
         self._rows = torch.from_numpy(np.ascontiguousarray(indices, dtype=np.int64))
@@ -243,10 +255,17 @@ class Samples:
         """The domain number of every sample of the view, in order."""
         return self._domains[self._rows]
 
-    def gather(self, positions: Tensor) -> Batch:
-        """Copy the samples at these positions of the view."""
+    def gather(self, positions: Tensor, views: Tensor | None = None) -> Batch:
+        """Copy the samples at these positions of the view.
+
+        views  with cached features, which of its versions is taken of each; the unchanged one if not given
+        """
         rows = self._rows[positions]
-        inputs = self._inputs.index_select(0, rows)
+        if self.views:
+            first = rows * self.views
+            inputs = self._inputs.index_select(0, first if views is None else first + views).float()
+        else:
+            inputs = self._inputs.index_select(0, rows)
         if inputs.ndim == 4:
             inputs = inputs.permute(0, 3, 1, 2)
         return Batch(inputs, self._targets.index_select(0, rows), self._domains.index_select(0, rows))
@@ -277,7 +296,7 @@ class JoinedSamples(Samples):
 
     def __init__(self, own: Samples, others: Batch) -> None:
         self.task_type, self.classes, self.domain_names = own.task_type, own.classes, own.domain_names
-        self._own, self._others = own, others
+        self._own, self._others, self.views = own, others, own.views
 
     def __len__(self) -> int:
         return len(self._own) + len(self._others.targets)
@@ -292,11 +311,11 @@ class JoinedSamples(Samples):
         """The domain number of every sample, those of the view first."""
         return torch.cat([self._own.domains, self._others.domains])
 
-    def gather(self, positions: Tensor) -> Batch:
-        """Copy the samples at these positions, in their order."""
+    def gather(self, positions: Tensor, views: Tensor | None = None) -> Batch:
+        """Copy the samples at these positions, in their order; of others there is one version each."""
         mine = positions < len(self._own)
         places = torch.cat([mine.nonzero(), (~mine).nonzero()]).squeeze(1)
-        own = self._own.gather(positions[mine])
+        own = self._own.gather(positions[mine], None if views is None else views[mine])
         rows = positions[~mine] - len(self._own)
         parts = zip(own, (part.index_select(0, rows) for part in self._others), strict=True)
         inputs, targets, domains = (_scatter(torch.cat(pair), places) for pair in parts)

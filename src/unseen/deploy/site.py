@@ -119,7 +119,7 @@ class SitePart:
             seed=config.seed,
         )
         method = make_method(config.method, config.settings)
-        return make_experiment(
+        experiment, notes = make_experiment(
             config,
             data,
             federation,
@@ -140,6 +140,9 @@ class SitePart:
             channels=data.input_shape[0],
             fingerprint=job.weights,
         )
+        for note in notes:
+            log.info("%s", note)
+        return experiment
 
     def train(self, request: SiteMessage) -> SiteMessage:
         """Train the named clients from the received weights."""

@@ -17,6 +17,7 @@ from unseen.evaluation.selection import VALIDATION_DOMAIN
 from unseen.federation import Federation, Split
 from unseen.methods import Method
 from unseen.models import BatchNormChoice, FlatState, Kind, Network, make_statistics_rule
+from unseen.models.lora import plain_state
 from unseen.privacy import (
     ClientContext,
     Message,
@@ -72,6 +73,8 @@ class Experiment:
     update_dtype               type to which clients' states are rounded before they are sent
     average_products           whether products of LoRA's factors are averaged, not the factors
     batch_norm                 how running statistics are merged; the network's layers are frozen already
+    whole                      the whole network where `network` is only its trained part
+    images                     the images whose cached features `data` holds, if it does
     """
 
     data: DataSet
@@ -88,6 +91,13 @@ class Experiment:
     update_dtype: str = "float32"
     average_products: bool = False
     batch_norm: BatchNormChoice = "train"
+    whole: Network | None = None
+    images: DataSet | None = None
+
+    @property
+    def original_data(self) -> DataSet:
+        """The data as it was loaded: images, where clients train on cached features of them."""
+        return self.images or self.data
 
     @property
     def protected(self) -> bool:
@@ -203,6 +213,17 @@ class Workspace:
             for entry in self.flat.layout.entries
             if entry.kind is Kind.PARAMETER and id(parameters[entry.name]) in inside
         )
+
+    def whole_tensors(self, weights: Tensor) -> dict[str, Tensor]:
+        """Return all named tensors of the shared module at a state, frozen ones included."""
+        trained, whole = plain_state(self.module, weights), self.experiment.whole
+        if whole is None:
+            return trained
+        experiment = self.experiment
+        module = experiment.method.build_for(
+            whole, sources=experiment.federation.sources, seed=experiment.seed
+        )
+        return {**module.state_dict(), **trained}
 
     def train_client(
         self,

@@ -55,6 +55,7 @@ class Method(Configurable[S], ABC):
     merges                    of the extras: whether the server half needs only their `mean` over clients,
                               with the weights of the states, or their `sum`; what is not named here it
                               needs of each client, and secure summation cannot serve it
+    uses_taps                 whether the client half uses inner maps of the network (its taps)
     beyond_losses             how the client half uses its samples other than by the loss that each has alone,
                               given to `work.fit`; empty if it does not; none = not declared, which counts as
                               a use unless the client half is the default
@@ -76,6 +77,7 @@ class Method(Configurable[S], ABC):
     in_state: tuple[str, ...] = ("model weights",)
     keeps_statistics: ClassVar[bool] = False
     merges: ClassVar[Mapping[str, Reduction]] = {}
+    uses_taps: ClassVar[bool] = False
     beyond_losses: str | None = None
     mixed_targets: bool | None = None
     default_train: ClassVar[str | None] = None

@@ -44,6 +44,15 @@ class Network(nn.Module):
         raise NotImplementedError
 
     @property
+    def last_stage(self) -> str:
+        """Name of the module that `--train last-stage` starts with; empty if the network has no stages."""
+        return ""
+
+    def tap_path(self, tap: str) -> str:
+        """Return the name of the module whose output a tap is."""
+        return tap
+
+    @property
     def feature_size(self) -> int:
         """Length of a feature vector."""
         return self.head.in_features
@@ -88,6 +97,15 @@ class StagedNetwork(Network):
         self.stages = nn.ModuleDict(stages)
         self.head = head
         self.tap_names = taps
+
+    @property
+    def last_stage(self) -> str:
+        """The last of the stages."""
+        return self.tap_path(list(self.stages)[-1])
+
+    def tap_path(self, tap: str) -> str:
+        """Return the name of a stage's module."""
+        return f"stages.{tap}"
 
     def extract(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run the stages in order and keep the outputs of the tapped ones."""

@@ -91,6 +91,15 @@ class AlexNet(Network):
         """Name the first two max pools."""
         return "body.features.2", "body.features.5"
 
+    @property
+    def last_stage(self) -> str:
+        """The two hidden layers."""
+        return self.tap_path("classifier")
+
+    def tap_path(self, tap: str) -> str:
+        """Return the name of a layer."""
+        return f"body.{tap}"
+
 
 def _patch_size(model: str, height: int, width: int) -> int:
     for patch in _PATCHES:
@@ -162,6 +171,17 @@ class TimmNetwork(Network):
         self.map_layout = getattr(body, "output_fmt", self.map_layout)
         self.tap_names = tuple(str(level["module"]) for level in list(body.feature_info)[-_TAPS:])
 
+    @property
+    def last_stage(self) -> str:
+        """The last level that timm names as features and that consists of layers (not a single norm)."""
+        names = [str(level["module"]) for level in self.body.feature_info]
+        staged = [name for name in names if any(self.body.get_submodule(name).children())]
+        return self.tap_path(staged[-1]) if staged else ""
+
+    def tap_path(self, tap: str) -> str:
+        """Return the name of a level's module."""
+        return f"body.{tap}"
+
     @staticmethod
     def import_libraries() -> None:
         """Import timm in a way that works with every torch."""
@@ -177,7 +197,8 @@ class TimmNetwork(Network):
         else:
             final, kept = self._extract_watching(inputs)
         features = self.body.forward_head(final, pre_logits=True)
-        return cast(Tensor, features.flatten(1)), tuple(kept)
+        first = len(kept) - len(self.tap_names)  # the others are in front of the trained part
+        return cast(Tensor, features.flatten(1)), tuple(kept[first:])
 
     def early_stages(self) -> tuple[str, ...]:
         """Name the first two of timm's levels after the stem: maps at most a quarter as wide as the image."""

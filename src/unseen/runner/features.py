@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors.torch import load_file
 
 from unseen.callbacks.base import CallbackList, Callbacks
 from unseen.config import RunConfig
@@ -24,6 +25,7 @@ from unseen.runner.prepare import prepare_run
 from unseen.runs.folder import RunFolder
 from unseen.seeding import numpy_generator
 from unseen.serving import load_model
+from unseen.serving.saved_model import SavedModel, model_file
 
 MOST_SAMPLES = 600
 """Total over all domains; with more, t-SNE gets slow and the plot crowded."""
@@ -43,11 +45,20 @@ def write_features(folder: Path, *, callbacks: Callbacks = None, data: DataSet |
     if saved.card.run_id != setup.run_id:
         raise UsageError(f"{folder} was trained on other data or weights than its configuration now finds")
     rows = chosen_rows(experiment)
-    stages = {"before": Workspace(experiment).deployed, "after": saved.network.to(experiment.prepare.device)}
+    stages = {"before": Workspace(experiment).deployed, "after": trained_network(experiment, saved, folder)}
     points = {stage: embed(features_of(network, experiment, rows)) for stage, network in stages.items()}
     path = place.features
     write_json(path, _content(experiment, rows, points))
     return path
+
+
+def trained_network(experiment: Experiment, saved: SavedModel, folder: Path) -> Network:
+    """Return a run's saved network, or only its trained part where samples are cached features."""
+    if experiment.whole is None:
+        return saved.network.to(experiment.prepare.device)
+    workspace, tensors = Workspace(experiment), load_file(model_file(folder))
+    workspace.module.load_state_dict({name: tensors[name] for name in workspace.module.state_dict()})
+    return workspace.deployed
 
 
 def chosen_rows(experiment: Experiment) -> Indices:

@@ -16,10 +16,9 @@ from unseen.errors import UnseenError
 from unseen.evaluation.evaluate import GroupedAccumulator, predict_batches, summarize_groups
 from unseen.evaluation.selection import VALIDATION_DOMAIN, LastRound, Oracle, mean_metric, select
 from unseen.fileio import write_json
-from unseen.models.lora import plain_state
 from unseen.privacy import DisclosureEntry, DisclosureLog, sum_disclosures
 from unseen.report.png import encode_png
-from unseen.runner.prepare import Setup
+from unseen.runner.prepare import Setup, normalization
 from unseen.runner.start_record import validation_domains
 from unseen.runs.records import Record
 from unseen.seeding import numpy_generator
@@ -60,30 +59,32 @@ def finalize(setup: Setup, loop: ServerLoop) -> dict[str, Any]:
             **protection.privacy_spent(checkpoint.protection),
         },
     }
-    module = loop.engine.workspace.module
-    save_model(loop.folder.model, plain_state(module, checkpoint.selected), _model_card(setup))
+    save_model(
+        loop.folder.model, loop.engine.workspace.whole_tensors(checkpoint.selected), _model_card(setup)
+    )
     write_json(loop.folder.result, values)
     return values
 
 
 def _model_card(setup: Setup) -> ModelCard:
-    experiment = setup.experiment
+    experiment, data = setup.experiment, setup.experiment.original_data
+    normalize = normalization(data, experiment.whole or experiment.network)
     return ModelCard(
         model=cast(str, setup.config.model),
         method=setup.config.method,
         settings=dict(setup.config.settings),
-        task=experiment.data.task,
-        classes=experiment.data.classes,
-        input_shape=experiment.data.input_shape,
-        outputs=experiment.data.outputs,
-        pixel_mean=experiment.prepare.normalize.mean,
-        pixel_std=experiment.prepare.normalize.std,
+        task=data.task,
+        classes=data.classes,
+        input_shape=data.input_shape,
+        outputs=data.outputs,
+        pixel_mean=normalize.mean,
+        pixel_std=normalize.std,
         encoding=setup.encoding.to_dict() if setup.encoding else None,
-        data=experiment.data.name,
+        data=data.name,
         held_out=setup.config.hold_out,
         run_id=setup.run_id,
         sources=experiment.federation.sources,
-        measured=experiment.data.is_measured,
+        measured=data.is_measured,
     )
 
 
@@ -112,7 +113,7 @@ def final_record(engine: Engine, weights: torch.Tensor, selected_round: int) -> 
             numbers = 2 * len(plot["truth"])
             shown.add(plot["domain"], [DisclosureEntry(SCATTER, numbers, 8 * numbers)])
         return {**record, "scatter": scatter, "left": record["left"] + shown.entries()}
-    pictures = experiment.data.is_image and not experiment.data.is_measured
+    pictures = experiment.original_data.is_image and not experiment.original_data.is_measured
     examples = _examples(workspace) if pictures and engine.holds_data else []
     if examples:
         sizes = sum(len(example["png"]) * 3 // 4 for example in examples)
@@ -225,7 +226,7 @@ def _examples(workspace: Workspace) -> list[dict[str, Any]]:
             "truth": classes[int(truth[place])],
             "predicted": classes[int(predicted[place])],
             "probability": float(confidence[place]),
-            "png": encode_png(experiment.data.inputs[rows[place]]),
+            "png": encode_png(experiment.original_data.inputs[rows[place]]),
         }
         for place in chosen
     ]

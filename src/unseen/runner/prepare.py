@@ -6,9 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from unseen.aggregation import make_average
 from unseen.config import RunConfig
 from unseen.data import DataRequest, DataSet, load_data
+from unseen.data.augmentation import AugmentationList, parse_augmentations
 from unseen.data.sources import Progress, no_progress, resolve_data_root
 from unseen.data.transforms import Normalize
 from unseen.devices import choose_device
@@ -26,9 +29,14 @@ from unseen.methods.base import Method
 from unseen.models import BatchNormChoice, InputSpec, Network, build_model, freeze_statistics, select_trained
 from unseen.models.lora import add_lora
 from unseen.models.weight_sources import InitialWeights, find_initial_weights
+from unseen.models.splitting import SPLIT_PARTS, split_network
 from unseen.privacy import PlannedRun, Protection, make_protection
 from unseen.runner.augmentation_checks import check_augmentation
 from unseen.training import LocalTrainingConfig, Preprocessor, check_feature_augmentation, check_precision
+from unseen.training.feature_cache import cache_features
+
+DEFAULT_VIEWS = 4
+"""Versions of each training image whose features are cached: itself and three augmented ones."""
 
 if TYPE_CHECKING:
     import torch
@@ -100,12 +108,13 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
         model=config.model or _default_model(data),
         augment=config.augment or _default_augmentation(data),
         image_size=data.input_shape[-1] if data.is_image else None,
+        train=config.train or "all",
         settings=dict(vars(method.settings)),
         protect_settings=dict(vars(protection.settings)),
     )
     weights = initial_weights(config, data, progress)
     config = config.resolved(weights=weights.recorded)
-    experiment = make_experiment(
+    experiment, notes = make_experiment(
         config,
         data,
         federation,
@@ -113,6 +122,7 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
         protection=protection,
         device=device,
         weights=weights.path,
+        progress=progress,
         target=(encoding.target_mean, encoding.target_std) if encoding else (0.0, 1.0),
     )
     content = {"data_fingerprint": data.fingerprint}
@@ -128,7 +138,7 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
         on_cpu=device.type == "cpu",
     )
     config = config.resolved(workers=workers.workers, threads=workers.threads)
-    notes = (weights.note,) if weights.note else ()
+    notes = (*((weights.note,) if weights.note else ()), *notes)
     if experiment.protected:
         protection, costs = _plan_protection(config, experiment, in_round=in_round)
         notes += costs
@@ -156,30 +166,29 @@ def make_experiment(
     protection: Protection[Any],
     device: torch.device | None = None,
     weights: Path | None = None,
+    progress: Progress = no_progress,
     target: tuple[float, float] = (0.0, 1.0),
-) -> Experiment:
-    """Build the experiment of a resolved configuration, on all data or on one site's part.
+) -> tuple[Experiment, tuple[str, ...]]:
+    """Build the experiment of a resolved configuration, on all data or on one site's part, with notes on it.
 
-    device   where clients train; chosen from the configuration unless given
-    weights  file of weights to start from
-    target   mean and std by which regression targets were standardized
+    device    where clients train; chosen from the configuration unless given
+    weights   file of weights to start from
+    progress  called while features of a frozen part are computed
+    target    mean and std by which regression targets were standardized
     """
     spec = InputSpec(data.input_shape, data.outputs)
     network = build_model(cast(str, config.model), spec, seed=config.seed, weights=weights)
     if config.batch_norm == "frozen":
         freeze_statistics(network)
     _select_trained_part(network, config, spec)
-    check_feature_augmentation(
-        cast(str, config.augment), network, data.input_shape, classes=len(data.classes)
-    )
-    return Experiment(
+    experiment = Experiment(
         data=data,
         federation=federation,
         method=method,
         network=network,
         plan=_plan(config),
         prepare=Preprocessor(
-            normalize=_normalization(data, network),
+            normalize=normalization(data, network),
             augmentation=cast(str, config.augment),
             device=device or choose_device(config.device),
             precision=cast(Any, config.precision),
@@ -194,6 +203,56 @@ def make_experiment(
         protection=protection,
         average_products=_averages_products(config),
     )
+    notes: tuple[str, ...] = ()
+    if config.train in SPLIT_PARTS:
+        experiment, notes = split_experiment(experiment, config, progress=progress)
+    check_feature_augmentation(
+        cast(str, config.augment),
+        experiment.network,
+        experiment.data.input_shape,
+        classes=len(data.classes),
+    )
+    return experiment, notes
+
+
+def split_experiment(
+    experiment: Experiment, config: RunConfig, *, progress: Progress = no_progress
+) -> tuple[Experiment, tuple[str, ...]]:
+    """Freeze the network up to the part that `--train` names, and replace samples with cached features."""
+    data, federation, network = experiment.data, experiment.federation, experiment.network
+    augmentation = cast(str, config.augment)
+    images = AugmentationList(parse_augmentations(augmentation).at("images"))
+    if mixing := images.mixing_samples:
+        raise UsageError(
+            f"--augment {mixing} mixes the samples of a batch, and --train {config.train} caches the frozen "
+            "part's output of single samples: leave it out, or use --train all"
+        )
+    frozen, trained = split_network(network, cast(str, config.train), shape=data.input_shape)
+    rows = [federation[position] for position in range(len(federation))]
+    domains = [*federation.held_out, *federation.validate_on]
+    evaluated = [*(client.validation for client in rows), *(client.test for client in rows)]
+    evaluated += [data.indices(domain) for domain in domains]
+    views = config.views or (DEFAULT_VIEWS if parse_augmentations(augmentation).at("images") else 1)
+    cached, note = cache_features(
+        data,
+        frozen,
+        experiment.prepare,
+        training=np.concatenate([client.train for client in rows]),
+        evaluation=np.concatenate(evaluated),
+        views=views,
+        progress=progress,
+    )
+    inside = [part for part in augmentation.split("+") if parse_augmentations(part).in_network]
+    prepare = replace(experiment.prepare, normalize=Normalize(), augmentation="+".join(inside) or "none")
+    whole = replace(experiment, data=cached, network=trained, prepare=prepare, whole=network, images=data)
+    notes = [note]
+    if experiment.method.uses_taps and trained.tap_names != network.tap_names:
+        left = f"only {', '.join(trained.tap_names)} is" if trained.tap_names else "none is"
+        notes.append(
+            f"{experiment.method.name} uses inner maps ({', '.join(network.tap_names)}), of which {left} in "
+            "the trained part; with none it uses the features"
+        )
+    return whole, tuple(notes)
 
 
 def _select_trained_part(network: Network, config: RunConfig, spec: InputSpec) -> None:
@@ -207,7 +266,7 @@ def _select_trained_part(network: Network, config: RunConfig, spec: InputSpec) -
             freeze_a=config.lora_average == "frozen-a",
             input_shape=spec.input_shape,
         )
-    elif config.train != "all":
+    elif config.train not in (None, "all", *SPLIT_PARTS):
         select_trained(network, [pattern.strip() for pattern in config.train.split(",")])
 
 
@@ -366,6 +425,6 @@ def _default_augmentation(data: DataSet) -> str:
     return "standard" if photographs else "none"
 
 
-def _normalization(data: DataSet, network: Network) -> Normalize:
+def normalization(data: DataSet, network: Network) -> Normalize:
     """Return how the network expects pixels; measured values come normalized already."""
     return Normalize() if data.is_measured else Normalize(mean=network.pixel_mean, std=network.pixel_std)

@@ -32,7 +32,7 @@ def validation_domains(config: RunConfig) -> dict[str, Any]:
 
 def start_record(setup: Setup, engine: Engine) -> dict[str, Any]:
     """Describe the run before its first round."""
-    data, federation = setup.experiment.data, setup.experiment.federation
+    data, federation = setup.experiment.original_data, setup.experiment.federation
     clients = [federation[position] for position in range(min(len(federation), LISTED_CLIENTS))]
     return {
         "time": now(),
@@ -75,7 +75,7 @@ def start_record(setup: Setup, engine: Engine) -> dict[str, Any]:
 def disclosed_before_training(setup: Setup) -> list[dict[str, Any]]:
     """List what clients disclose before the first round: counts, sums of tables, or the data itself."""
     experiment, left = setup.experiment, DisclosureLog()
-    federation, data = experiment.federation, experiment.data
+    federation, data = experiment.federation, experiment.original_data
     for position in range(len(federation)):
         client = federation[position]
         counted = 3 + len(client.domains) * len(data.classes)

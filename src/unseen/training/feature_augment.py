@@ -18,6 +18,7 @@ from unseen.data.augmentation import AugmentationList, parse_augmentations
 from unseen.errors import UsageError
 from unseen.models import Network
 from unseen.models.mkldnn import dense
+from unseen.models.splitting import LeftOut
 
 _TRAIN_ALL = "use --train all, or leave it out of --augment"
 
@@ -119,7 +120,8 @@ def find_early_stages(network: Network) -> list[nn.Module]:
     for module in network.modules():
         if isinstance(module, Network) and (names := module.early_stages()):
             present = dict(module.named_modules())
-            return [present[name] for name in names if name in present]
+            stages = [present[name] for name in names if name in present]
+            return [stage for stage in stages if not isinstance(stage, LeftOut)]
     return []
 
 

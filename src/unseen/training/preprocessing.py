@@ -53,7 +53,8 @@ PREPARED_AT_ONCE = 64
 class Preprocessor:
     """Moves a raw batch to the device and converts it to network inputs.
 
-    Augmentation happens only where a generator is given, that is in training.
+    Augmentation happens only where a generator is given, that is in training. With cached features it is
+    a draw among the versions of each sample that were augmented before the frozen part of the network.
 
     augmentation  a list of names in `AUGMENTATIONS`; those that act inside the network do so in `ClientWork`
     classes       number of classes, for augmentations that mix targets; 0 = targets are quantities
@@ -90,9 +91,12 @@ class Preprocessor:
 
         at_once  number of batches prepared together, which saves calls; one where augmentation draws for each
         """
-        together = 1 if self.augmentations.at("images") else max(at_once, 1)
+        together = 1 if self.augmentations.at("images") or samples.views else max(at_once, 1)
         while group := list(islice(positions, together)):
-            whole = self(samples.gather(torch.cat(group)), generator)
+            rows = torch.cat(group)
+            drawn = samples.views > 1
+            views = torch.randint(samples.views, rows.shape, generator=generator) if drawn else None
+            whole = self(samples.gather(rows, views), generator)
             sizes = [len(part) for part in group]
             yield from map(Batch, *(values.split(sizes) for values in whole))
 

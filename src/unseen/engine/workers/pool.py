@@ -259,4 +259,4 @@ def _without_arrays(experiment: Experiment) -> Experiment:
         **{name: array[:0] for name, array in _arrays(data).items()},
         fingerprint=data.fingerprint,
     )
-    return replace(experiment, data=empty, network=Network())
+    return replace(experiment, data=empty, network=Network(), whole=None, images=None)

@@ -154,6 +154,7 @@ class CSAC(Method[CSACSettings]):
         url="https://arxiv.org/abs/2110.06736",
     )
     needs_individual_updates = True
+    uses_taps = True
     beyond_losses = "its loss compares the features of a batch as a set"
     mixed_targets = True
 

@@ -175,7 +175,12 @@ class _EpisodicLoss:
 
 
 def _require_images(work: ClientWork) -> None:
-    """Refuse rows of a table: they have no spectrum."""
+    """Refuse rows of a table and cached features: they are no images, which have a spectrum."""
+    if work.train.views:
+        raise UsageError(
+            "feddg mixes the spectra of images, but a frozen part is in front of what is trained: "
+            "use --train all, or --set mixing=false for its episodic step alone"
+        )
     if work.train.gather(torch.zeros(1, dtype=torch.int64)).inputs.ndim != 4:
         raise UsageError(
             "feddg mixes the spectra of images, but this data is a table: use another --method, or "

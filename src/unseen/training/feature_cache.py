@@ -1,0 +1,189 @@
+"""Cached features: what the frozen part of a network computes from every sample, once, as a data set.
+
+Features of a sample and of its augmented versions (views) are float16 in a memory-mapped file of the cache
+folder. It is filled in blocks of consecutive samples, only those that a run needs, and other runs on the same
+data go on from there. Every block has a checksum: a damaged or unfinished one is computed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from filelock import FileLock
+from torch import Tensor
+
+from unseen.data import DataSet, Indices, Samples
+from unseen.data.sources import Progress, no_progress
+from unseen.fileio import cache_folder
+from unseen.models.splitting import FrozenPart
+from unseen.seeding import torch_generator
+from unseen.training.preprocessing import Preprocessor
+
+BLOCK = 64
+"""Samples that are computed together. A block's views are drawn by its number, whatever else is computed."""
+_VERSION = 1
+Array = npt.NDArray[Any]
+
+
+def cache_features(
+    data: DataSet,
+    frozen: FrozenPart,
+    prepare: Preprocessor,
+    *,
+    training: Indices,
+    evaluation: Indices,
+    views: int,
+    progress: Progress = no_progress,
+) -> tuple[DataSet, str]:
+    """Replace a data set's samples with their features; return it with a note on the size of the cache.
+
+    training    samples that need every view
+    evaluation  samples that need only the first, without augmentation
+    views       versions of each sample: itself and `views` - 1 augmented ones
+    """
+    extract = _Extractor(data, frozen.to(prepare.device), prepare)
+    shape = extract.stored_shape()
+    blocks = -(-len(data) // BLOCK)
+    needed = np.zeros((blocks, views), dtype=bool)
+    needed[np.unique(training // BLOCK)] = True
+    needed[np.unique(evaluation // BLOCK), 0] = True
+    size = int(needed.sum()) * BLOCK * int(np.prod(shape)) * 2
+    versions = f"{views} versions of each training image" if views > 1 else "every image"
+    note = f"features of {versions} before the trained part: {size / 2**20:,.0f} MiB cached"
+    key = _key(data, frozen, prepare)
+    if not data.has_content:
+        empty = np.broadcast_to(np.zeros((), dtype=np.float16), (len(data), views, *shape))
+        return _with_features(data, empty, views, key), note
+    try:
+        inputs = _FeatureFile(key, (len(data), views, *shape)).fill(needed, extract, progress)
+    except OSError as error:
+        inputs = np.zeros((len(data), views, *shape), dtype=np.float16)
+        for block, view in _each(np.argwhere(needed), progress):
+            inputs[_rows(block, len(data)), view] = extract(block, view)
+        note += f"; kept in memory only, since the cache cannot be written ({error.strerror})"
+    return _with_features(data, inputs, views, key), note
+
+
+def _with_features(data: DataSet, inputs: Array, views: int, key: str) -> DataSet:
+    return replace(data, inputs=inputs, views=views, columns=(), fingerprint=f"{data.fingerprint}-{key}")
+
+
+@dataclass(frozen=True)
+class _Extractor:
+    """Computes the features of one block of samples in one view."""
+
+    data: DataSet
+    frozen: FrozenPart
+    prepare: Preprocessor
+
+    def __call__(self, block: int, view: int) -> Array:
+        samples = Samples(self.data, np.arange(len(self.data))[_rows(block, len(self.data))])
+        # The held-out domain passes through here like all others: no statistic of it is computed.
+        generator = torch_generator(0, "cached view", view, block) if view else None
+        batch = self.prepare(samples.gather(torch.arange(len(samples))), generator)
+        with torch.inference_mode(), self.prepare.autocast():
+            found = self.frozen(batch.inputs)
+        return _stored(found).cpu().numpy()
+
+    def stored_shape(self) -> tuple[int, ...]:
+        """Compute the shape of one sample's features as they are stored."""
+        sample = Samples(self.data, np.arange(1)).gather(torch.arange(1))
+        with torch.inference_mode():
+            return tuple(_stored(self.frozen(self.prepare(sample).inputs)).shape[1:])
+
+
+def _stored(found: Tensor) -> Tensor:
+    """Convert to the stored form: float16, maps with channels last, as images are stored."""
+    limit = torch.finfo(torch.float16).max
+    found = found.float().clamp(-limit, limit).to(torch.float16)
+    return (found.permute(0, 2, 3, 1) if found.ndim == 4 else found).contiguous()
+
+
+class _FeatureFile:
+    """The features of one data set and one frozen network in a sparse file, with a checksum per block."""
+
+    def __init__(self, key: str, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self.blocks = (-(-shape[0] // BLOCK), shape[1])
+        self.path = cache_folder() / f"features-{key}-{shape[1]}.npy"
+
+    def fill(
+        self, needed: npt.NDArray[np.bool_], extract: Callable[[int, int], Array], progress: Progress
+    ) -> Array:
+        """Compute the needed blocks that are missing or damaged, and return the features."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.path.with_suffix(".lock")):
+            features = self._open(self.path, self.shape, np.float16)
+            checks = self._open(self.path.with_suffix(".sums.npy"), self.blocks, np.uint64)
+            missing = [
+                (block, view)
+                for block, view in np.argwhere(needed)
+                if checks[block, view] == 0
+                or checks[block, view] != _checksum(features[_rows(block, self.shape[0]), view])
+            ]
+            for block, view in _each(np.asarray(missing), progress):
+                found = extract(block, view)
+                features[_rows(block, self.shape[0]), view] = found
+                checks[block, view] = _checksum(found)
+            if missing:
+                features.flush()
+                checks.flush()
+        return np.load(self.path, mmap_mode="r")
+
+    @staticmethod
+    def _open(path: Path, shape: tuple[int, ...], dtype: Any) -> np.memmap[Any, Any]:
+        """Open an array for writing; a file that is absent or of another shape starts with zeros."""
+        try:
+            found = np.load(path, mmap_mode="r+")
+            if found.shape == shape and found.dtype == dtype:
+                return found
+        except (OSError, ValueError):
+            pass
+        return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+
+
+def _rows(block: int, count: int) -> slice:
+    return slice(int(block) * BLOCK, min((int(block) + 1) * BLOCK, count))
+
+
+def _each(missing: npt.NDArray[Any], progress: Progress) -> Iterator[tuple[int, int]]:
+    """Yield (block, view) pairs and report how far the work is."""
+    for done, (block, view) in enumerate(missing.tolist(), start=1):
+        yield block, view
+        progress("computing features", done, len(missing))
+
+
+def _checksum(values: Array) -> int:
+    """Hash a block; never 0, which stands for a block that was not computed."""
+    digest = hashlib.blake2b(np.ascontiguousarray(values).data, digest_size=8).digest()
+    return int.from_bytes(digest, "little") or 1
+
+
+def _key(data: DataSet, frozen: FrozenPart, prepare: Preprocessor) -> str:
+    """Identify the features: samples, frozen weights, where they are cut, and how images are prepared."""
+    digest = hashlib.sha256(
+        repr(
+            (
+                _VERSION,
+                data.fingerprint,
+                frozen.network.model_name,
+                frozen.stage,
+                prepare.normalize,
+                prepare.augmentation,
+                prepare.precision,
+                prepare.device.type,
+            )
+        ).encode()
+    )
+    for name, tensor in sorted(frozen.network.state_dict().items()):
+        if not name.startswith("head.") and not (frozen.stage and name.startswith(f"{frozen.stage}.")):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()[:20]
