@@ -34,7 +34,8 @@ class Job:
     def of(cls, setup: Setup) -> Job:
         """Create the job from the coordinator's prepared run."""
         data, federation = setup.experiment.data, setup.experiment.federation
-        weights = setup.weights if frozen_names(setup.experiment.network) else ""
+        partial = setup.experiment.whole is not None or frozen_names(setup.experiment.network)
+        weights = setup.weights if partial else ""
         return cls(
             config=for_sites(setup.config, needs_weights=bool(weights)),
             run_id=setup.run_id,

@@ -28,8 +28,8 @@ from unseen.methods import METHODS, make_method
 from unseen.methods.base import Method
 from unseen.models import BatchNormChoice, InputSpec, Network, build_model, freeze_statistics, select_trained
 from unseen.models.lora import add_lora
-from unseen.models.weight_sources import InitialWeights, find_initial_weights
 from unseen.models.splitting import SPLIT_PARTS, split_network
+from unseen.models.weight_sources import InitialWeights, find_initial_weights
 from unseen.privacy import PlannedRun, Protection, make_protection
 from unseen.runner.augmentation_checks import check_augmentation
 from unseen.training import LocalTrainingConfig, Preprocessor, check_feature_augmentation, check_precision
