@@ -127,6 +127,9 @@ class SitePart:
             protection=make_protection(config.protect, config.protect_settings),
             weights=self._weights(data),
         )
+        for note in notes:
+            log.info("%s", note)
+        return experiment
 
     def _weights(self, data: DataSet) -> Path | None:
         """Find the pretrained weights that the job does not send; None if it sends the whole network."""
@@ -140,9 +143,6 @@ class SitePart:
             channels=data.input_shape[0],
             fingerprint=job.weights,
         )
-        for note in notes:
-            log.info("%s", note)
-        return experiment
 
     def train(self, request: SiteMessage) -> SiteMessage:
         """Train the named clients from the received weights."""
