@@ -19,6 +19,7 @@ from unseen.data import list_sources
 from unseen.data.augment import AUGMENTATIONS
 from unseen.federation import PARTITIONS
 from unseen.methods import METHODS
+from unseen.training import GRADIENT_RULES, OPTIMIZERS, SCHEDULES
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
@@ -127,6 +128,12 @@ def test_every_command_is_in_the_readme():
     shown = [mention for mention in CODE.findall(read("README.md")) if mention.startswith("unseen ")]
     leaves = [name for name, command in all_commands() if not getattr(command, "commands", {})]
     assert [name for name in leaves if not any(text.startswith(name) for text in shown)] == []
+
+
+def test_the_page_on_training_names_every_schedule_optimizer_and_gradient_rule():
+    mentioned = set(CODE.findall(read("docs/training.md")))
+    assert {*SCHEDULES, *OPTIMIZERS} <= mentioned
+    assert {f"--sharpness {name}" for name in GRADIENT_RULES if name != "none"} <= mentioned
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -4,7 +4,7 @@ A sharpness-aware rule moves the weights w by a small perturbation e towards hig
 gradient at w + e on the same batch, and returns to w, from where the optimizer takes its step. A plugin adds
 a rule with a function that returns e for every flat state that is trained:
 
-    @register_rule("random", summary="gradient at a random point nearby", rho=0.01)
+    @register_gradient_rule("random", summary="gradient at a random point nearby", rho=0.01)
     def random_point(trained: Sequence[FlatState], rho: float) -> list[Tensor]:
         return [rho * torch.randn_like(flat.parameters) for flat in trained]
 """
@@ -47,7 +47,7 @@ GRADIENT_RULES: Registry[GradientRule] = Registry(
 GRADIENT_RULES.register("none")(GradientRule("the gradient at the current weights, in one pass"))
 
 
-def register_rule(name: str, *, summary: str, rho: float) -> Callable[[Perturbation], Perturbation]:
+def register_gradient_rule(name: str, *, summary: str, rho: float) -> Callable[[Perturbation], Perturbation]:
     """Register a perturbation as a gradient rule."""
 
     def add(perturbation: Perturbation) -> Perturbation:
@@ -57,7 +57,7 @@ def register_rule(name: str, *, summary: str, rho: float) -> Callable[[Perturbat
     return add
 
 
-@register_rule(
+@register_gradient_rule(
     "sam", summary="SAM: the gradient at the worst point within --rho; two passes per step", rho=0.05
 )
 def sharpness_aware(trained: Sequence[FlatState], rho: float) -> list[Tensor]:
@@ -66,7 +66,7 @@ def sharpness_aware(trained: Sequence[FlatState], rho: float) -> list[Tensor]:
     return [flat.gradient * scale for flat in trained]
 
 
-@register_rule(
+@register_gradient_rule(
     "asam", summary="ASAM: SAM with a radius relative to each weight's size; two passes per step", rho=0.5
 )
 def adaptive_sharpness_aware(trained: Sequence[FlatState], rho: float) -> list[Tensor]:
@@ -89,8 +89,9 @@ def _weight_sizes(flat: FlatState) -> Tensor:
 @torch.no_grad()
 def total_norm(gradients: Sequence[Tensor]) -> Tensor:
     """Compute the norm over several gradients together."""
-    norms = [torch.linalg.vector_norm(each) for each in gradients]
-    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+    norms: list[Tensor] = [torch.linalg.vector_norm(each) for each in gradients]
+    total: Tensor = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+    return total
 
 
 @torch.no_grad()
