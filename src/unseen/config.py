@@ -209,7 +209,10 @@ class RunConfig:
         None, "Stop after this many evaluations without one that the selection rule prefers.", TRAINING
     )
     precision: str = option(
-        "float32", "Precision of training; bfloat16 needs a GPU.", TRAINING, choices=("float32", "bfloat16")
+        "float32",
+        "Precision of forward passes; auto: bfloat16 where it is faster.",
+        TRAINING,
+        choices=("float32", "bfloat16", "auto"),
     )
     batch_norm: str = option(
         "train",

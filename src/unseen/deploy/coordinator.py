@@ -72,6 +72,8 @@ def coordinate(
             f"method {config.method!r} pools all data in one place, but on Flower data stays at the sites"
         )
     require_separable(partition_config(config))
+    if config.precision == "auto":
+        config = config.resolved(precision="float32")  # the sites' processors are not known
     folder = RunFolder(out)
     known = _read(folder) if resume else None
     following = CallbackList(callbacks)

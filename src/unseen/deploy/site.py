@@ -17,6 +17,7 @@ from unseen.data.sources import load_site, resolve_data_root
 from unseen.deploy.flower.message import SiteMessage, pack_weights, to_arrays, to_tensor
 from unseen.deploy.job import Job
 from unseen.deploy.site_summary import SiteSummary
+from unseen.devices import choose_device
 from unseen.engine import Experiment, RoundStart, Workspace
 from unseen.engine.experiment import EvaluationSet
 from unseen.engine.resources import keep_freed_memory
@@ -29,7 +30,7 @@ from unseen.privacy import make_protection
 from unseen.runner.prepare import data_request, make_experiment, partition_config
 from unseen.runs.checkpoint import StateStore, protection_key
 from unseen.runs.records import plain
-from unseen.training import Update, reason_to_reject
+from unseen.training import Update, check_precision, reason_to_reject
 
 log = logging.getLogger("unseen.site")
 
@@ -118,6 +119,7 @@ class SitePart:
             fractions=SplitFractions(validation=config.validation, test=config.test),
             seed=config.seed,
         )
+        check_precision(config.precision, choose_device(config.device))
         method = make_method(config.method, config.settings)
         experiment, notes = make_experiment(
             config,

@@ -16,7 +16,14 @@ from unseen.evaluation.evaluate import EVALUATION_BATCH, GroupedAccumulator, eva
 from unseen.evaluation.selection import VALIDATION_DOMAIN
 from unseen.federation import Federation, Split
 from unseen.methods import Method
-from unseen.models import BatchNormChoice, FlatState, Kind, Network, make_statistics_rule
+from unseen.models import (
+    BatchNormChoice,
+    FlatState,
+    Kind,
+    Network,
+    make_statistics_rule,
+    set_precision,
+)
 from unseen.models.lora import plain_state
 from unseen.privacy import (
     ClientContext,
@@ -197,6 +204,7 @@ class Workspace:
             experiment.network, sources=experiment.federation.sources, seed=experiment.seed
         )
         self.module: nn.Module = module.to(device)
+        set_precision(self.module, experiment.prepare.precision)
         self.flat = FlatState(self.module)
         self.statistics = make_statistics_rule(experiment.batch_norm, self.module)
         if experiment.compile:

@@ -11,7 +11,7 @@ from unseen.models.factory import MODELS, InputSpec, ModelEntry, ModelSummary, b
 from unseen.models.flat_state import Entry, FlatState, Kind, Layout, model_digest, whole_state
 from unseen.models.freezing import freeze, frozen_names, select_trained
 from unseen.models.mkldnn import blocked_maps
-from unseen.models.network import Network, Output, StagedNetwork
+from unseen.models.network import Network, Output, Precision, StagedNetwork, set_precision
 from unseen.models.pretrained import WeightsReport, load_weights
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "ModelSummary",
     "Network",
     "Output",
+    "Precision",
     "StagedNetwork",
     "StatisticsRule",
     "WeightsReport",
@@ -40,5 +41,6 @@ __all__ = [
     "make_statistics_rule",
     "model_digest",
     "select_trained",
+    "set_precision",
     "whole_state",
 ]

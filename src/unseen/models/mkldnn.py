@@ -33,6 +33,8 @@ def in_blocks(maps: Tensor) -> Tensor:
         return maps
     if maps.device.type != "cpu" or maps.dtype != torch.float32 or not _available():
         return maps
+    if torch.is_autocast_enabled("cpu"):
+        return maps
     return maps.contiguous().to_mkldnn()
 
 

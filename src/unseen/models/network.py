@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from unseen.models.mkldnn import BlockedStage, dense
 from unseen.seeding import global_torch_seed
+
+Precision = Literal["float32", "bfloat16"]
 
 
 class Output(NamedTuple):
@@ -27,7 +30,8 @@ class Network(nn.Module):
     Subclasses define `extract`. `pixel_mean` and `pixel_std` normalize images in [0, 1] before they are
     passed in: one value for all channels or one for each; both are recorded with the model. `head_alias` is
     the name of the head in weights files from elsewhere; `notes` are what a user should know about how the
-    network was built. `map_layout` is the order of dimensions of what inner stages return.
+    network was built. `map_layout` is the order of dimensions of what inner stages return. `precision` is
+    that of the extractor; features, taps, the head and whatever a loss computes from them are float32.
     """
 
     model_name: str = "network"
@@ -37,6 +41,7 @@ class Network(nn.Module):
     head_alias: str = "head"
     notes: tuple[str, ...] = ()
     map_layout: str = "NCHW"
+    precision: Precision = "float32"
     head: nn.Linear
 
     def extract(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -59,7 +64,7 @@ class Network(nn.Module):
 
     def features(self, inputs: Tensor) -> Tensor:
         """Return the input of the head."""
-        return self.extract(inputs)[0]
+        return self._extract_in_precision(inputs)[0]
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits (or the predicted value)."""
@@ -68,12 +73,22 @@ class Network(nn.Module):
 
     def full(self, inputs: Tensor) -> Output:
         """Return logits, features and taps of one forward pass."""
-        features, taps = self.extract(inputs, taps=True)
+        features, taps = self._extract_in_precision(inputs, taps=True)
         return Output(self.head(features), features, taps)
 
     def early_stages(self) -> tuple[str, ...]:
         """Name the modules whose outputs are the first inner maps; empty where that is not known."""
         return ()
+
+    def _extract_in_precision(
+        self, inputs: Tensor, *, taps: bool = False
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run the extractor with products in the network's precision, and return float32."""
+        if self.precision == "float32":
+            return self.extract(inputs, taps=taps)
+        with torch.autocast(inputs.device.type, dtype=torch.bfloat16):
+            features, kept = self.extract(inputs, taps=taps)
+        return features.float(), tuple(tap.float() for tap in kept)
 
     @staticmethod
     def import_libraries() -> None:
@@ -84,6 +99,13 @@ class Network(nn.Module):
         with global_torch_seed(seed, "replaced head", self.model_name, outputs):
             fresh = nn.Linear(self.feature_size, outputs)
         self.head = fresh.to(self.head.weight.device)
+
+
+def set_precision(module: nn.Module, precision: Precision) -> None:
+    """Set the precision of every network inside a module."""
+    for part in module.modules():
+        if isinstance(part, Network):
+            part.precision = precision
 
 
 class StagedNetwork(Network):

@@ -32,7 +32,13 @@ from unseen.models.splitting import SPLIT_PARTS, split_network
 from unseen.models.weight_sources import InitialWeights, find_initial_weights
 from unseen.privacy import PlannedRun, Protection, make_protection
 from unseen.runner.augmentation_checks import check_augmentation
-from unseen.training import LocalTrainingConfig, Preprocessor, check_feature_augmentation, check_precision
+from unseen.training import (
+    LocalTrainingConfig,
+    Preprocessor,
+    check_feature_augmentation,
+    check_precision,
+    choose_precision,
+)
 from unseen.training.feature_cache import cache_features
 
 DEFAULT_VIEWS = 4
@@ -125,6 +131,7 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
         progress=progress,
         target=(encoding.target_mean, encoding.target_std) if encoding else (0.0, 1.0),
     )
+    config = config.resolved(precision=experiment.prepare.precision)
     content = {"data_fingerprint": data.fingerprint}
     if weights.fingerprint:
         content["weights_fingerprint"] = weights.fingerprint
@@ -181,6 +188,8 @@ def make_experiment(
     if config.batch_norm == "frozen":
         freeze_statistics(network)
     _select_trained_part(network, config, spec)
+    device = device or choose_device(config.device)
+    precision = choose_precision(config.precision, device, network=network, input_shape=data.input_shape)
     experiment = Experiment(
         data=data,
         federation=federation,
@@ -190,8 +199,8 @@ def make_experiment(
         prepare=Preprocessor(
             normalize=normalization(data, network),
             augmentation=cast(str, config.augment),
-            device=device or choose_device(config.device),
-            precision=cast(Any, config.precision),
+            device=device,
+            precision=precision,
             classes=len(data.classes),
         ),
         compile=config.compile,

@@ -78,6 +78,8 @@ def run(
     following, folder = CallbackList(callbacks), RunFolder(out)
     if not (resume and folder.holds_run):
         folder.require_free()
+    elif config.precision == "auto":
+        config = config.resolved(precision=RunConfig.load(folder.config).precision)
     setup = prepare_run(config, data=data, progress=following.on_prepare)
     torch.set_num_threads(setup.workers.threads)
     for note in setup.notes:

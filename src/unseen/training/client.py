@@ -222,7 +222,7 @@ class ClientWork:
         return differentiate_twice
 
     def _backward(self, loss: Loss, batch: Batch) -> Tensor:
-        with self.prepare.autocast(), blocked_maps():
+        with blocked_maps():
             value = loss(batch)
         value.backward()
         return value

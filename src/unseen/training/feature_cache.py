@@ -22,6 +22,7 @@ from torch import Tensor
 from unseen.data import DataSet, Indices, Samples
 from unseen.data.sources import Progress, no_progress
 from unseen.fileio import cache_folder
+from unseen.models import set_precision
 from unseen.models.splitting import FrozenPart
 from unseen.seeding import torch_generator
 from unseen.training.preprocessing import Preprocessor
@@ -48,6 +49,7 @@ def cache_features(
     evaluation  samples that need only the first, without augmentation
     views       versions of each sample: itself and `views` - 1 augmented ones
     """
+    set_precision(frozen, prepare.precision)
     extract = _Extractor(data, frozen.to(prepare.device), prepare)
     shape = extract.stored_shape()
     blocks = -(-len(data) // BLOCK)
@@ -88,7 +90,7 @@ class _Extractor:
         # The held-out domain passes through here like all others: no statistic of it is computed.
         generator = torch_generator(0, "cached view", view, block) if view else None
         batch = self.prepare(samples.gather(torch.arange(len(samples))), generator)
-        with torch.inference_mode(), self.prepare.autocast():
+        with torch.inference_mode():
             found = self.frozen(batch.inputs)
         return _stored(found).cpu().numpy()
 

@@ -1,12 +1,10 @@
-"""Preprocessing: the order of batches, augmentation, normalization, and the precision of forward passes."""
+"""Preprocessing: the order of batches, augmentation and normalization."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -14,7 +12,7 @@ from torch import Tensor
 from unseen.data import Batch, Samples
 from unseen.data.augmentation import AugmentationList, augment_batch, parse_augmentations
 from unseen.data.transforms import Normalize
-from unseen.errors import UsageError, unknown_name
+from unseen.models import Precision
 
 
 def batch_positions(
@@ -58,6 +56,7 @@ class Preprocessor:
 
     augmentation  a list of names in `AUGMENTATIONS`; those that act inside the network do so in `ClientWork`
     classes       number of classes, for augmentations that mix targets; 0 = targets are quantities
+    precision     of networks on these inputs (`Network.precision`)
     """
 
     normalize: Normalize
@@ -100,34 +99,8 @@ class Preprocessor:
             sizes = [len(part) for part in group]
             yield from map(Batch, *(values.split(sizes) for values in whole))
 
-    def autocast(self) -> AbstractContextManager[object]:
-        """Return a context in which forward passes compute in the chosen precision."""
-        return autocast_to(self.precision, self.device)
-
     def _to_device(self, values: Tensor) -> Tensor:
         """Copy values to the device; to a GPU asynchronously, through page-locked memory."""
         if self.device.type == "cuda":
             values = values.pin_memory()
         return values.to(self.device, non_blocking=True)
-
-
-Precision = Literal["float32", "bfloat16"]
-PRECISIONS = get_args(Precision)
-
-
-def autocast_to(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Run forward passes in `precision`: bfloat16 for products, float32 where accuracy requires it."""
-    if precision == "float32":
-        return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
-
-
-def check_precision(precision: str, device: torch.device) -> None:
-    """Refuse an unknown precision, and bfloat16 where it is slower."""
-    if precision not in PRECISIONS:
-        raise unknown_name("precision", precision, PRECISIONS)
-    if precision == "bfloat16" and device.type == "cpu":
-        raise UsageError(
-            "--precision bfloat16 is for GPUs: processors compute it more slowly than float32 or, in some "
-            "virtual machines, not at all; leave it out or choose another --device"
-        )

@@ -203,8 +203,7 @@ class _PrivateTraining:
     def differentiate(self, loss: Loss, batch: Batch) -> Tensor:
         """Write (sum of clipped gradients + noise) / expected batch size to the flat gradient."""
         gradient, clip = self.work.flat.gradient, self.settings.clip
-        with self.work.prepare.autocast():
-            total = sum_clipped_gradients(self.work.flat, loss, batch, bound=clip)
+        total = sum_clipped_gradients(self.work.flat, loss, batch, bound=clip)
         noise = torch.from_numpy(self.stream.normal(len(gradient)) * (self.settings.multiplier * clip))
         gradient.add_(noise.to(gradient)).div_(self.expected)
         return total / max(len(batch.targets), 1)
