@@ -22,11 +22,11 @@ class FrozenStatistics(_BatchNorm):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _empty_frozen, (type(self).__bases__[1],), self.__getstate__()
+        return _empty_frozen, (type(self).__bases__[1],), self.__getstate__()  # type: ignore[no-untyped-call]
 
 
 @cache
-def _frozen_class(kind: type[_BatchNorm]) -> type[FrozenStatistics]:
+def _frozen_class(kind: type[Any]) -> type[FrozenStatistics]:
     return type(f"Frozen{kind.__name__}", (FrozenStatistics, kind), {})
 
 

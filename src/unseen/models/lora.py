@@ -67,7 +67,7 @@ class LoRALinear(nn.Linear):
         if f"{prefix}weight" in state_dict and f"{prefix}{FACTOR_B}" not in state_dict:
             state_dict[f"{prefix}{FACTOR_A}"] = self.lora_a.detach()
             state_dict[f"{prefix}{FACTOR_B}"] = torch.zeros_like(self.lora_b)
-        super()._load_from_state_dict(state_dict, prefix, *rest)  # type: ignore[no-untyped-call]
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 def add_lora(
