@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -174,6 +175,14 @@ def test_no_such_file(hub):
 def test_a_closed_port_is_one_short_reason(hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert refused() == "127.0.0.1:9 cannot be reached (Connection refused)"
+
+
+def test_a_server_that_never_answers_is_given_up(hub, monkeypatch):
+    monkeypatch.setattr("unseen.models.weight_hub._PATIENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{mute.getsockname()[1]}")
+        said = refused()
+    assert "cannot be reached" in said
 
 
 def test_offline_the_hub_is_not_asked(hub, monkeypatch):

@@ -130,7 +130,7 @@ def _adapt(found: dict[str, Tensor], state: dict[str, Tensor], network: Network)
 
 def _resample_patches(kernel: Tensor, target: torch.Size) -> Tensor:
     """Change the patch size so that resized patches have the same embedding (FlexiViT, eq. 4)."""
-    from timm.layers import resample_patch_embed
+    from timm.layers.patch_embed import resample_patch_embed
 
     return cast(Tensor, resample_patch_embed(kernel, list(target[2:])))
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from email.message import Message
 from pathlib import Path, PurePosixPath
+from threading import Thread
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urljoin, urlsplit
@@ -172,7 +175,24 @@ def _ask(url: str) -> RemoteFile | None:
     return RemoteFile(name, (url,), sha256=stated[0] if stated else "")
 
 
-def _head(url: str) -> tuple[int, Mapping[str, str]]:
+def _head(url: str) -> tuple[int, Message]:
+    """Ask for the headers in a thread of its own: a name server that does not answer has no time limit."""
+    answer: Future[tuple[int, Message]] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(_request_head(url))
+        except Exception as error:
+            answer.set_exception(error)
+
+    Thread(target=ask, daemon=True).start()
+    try:
+        return answer.result(timeout=_PATIENCE)
+    except TimeoutError as error:
+        raise _UnreachableError(f"no answer within {_PATIENCE} s") from error
+
+
+def _request_head(url: str) -> tuple[int, Message]:
     try:
         with build_opener(_NoRedirect).open(Request(url, method="HEAD"), timeout=_PATIENCE) as reply:
             return reply.status, reply.headers

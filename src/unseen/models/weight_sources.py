@@ -102,7 +102,7 @@ def find_initial_weights(
         )
     return InitialWeights(
         note=f"{model} starts from random weights, because no pretrained ones were found: {why}. "
-        f"Put {weights_place(model)} below the data root, or accept random ones with --weights random"
+        f"Put {weights_place(model)} below the data root (--data-root), or accept this with --weights random"
     )
 
 
