@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from unseen.callbacks.base import Callback
 from unseen.config import RunConfig
 from unseen.errors import UsageError
 from unseen.runner.run import run
 from unseen.runs.checkpoint import Checkpoint
 from unseen.runs.folder import RunFolder, resume_config
+from unseen.runs.records import read_records
 
 QUICK = {"data": "rotated-digits", "hold_out": "75", "rounds": 1, "batches_per_epoch": 1, "workers": 1}
 
@@ -27,6 +30,39 @@ def test_a_run_with_empty_settings_goes_on(tmp_path, method, settings):
     assert run(config, out=tmp_path / "run", resume=True).metrics == first.metrics
     recorded = resume_config(tmp_path / "run", {})
     assert run(recorded, out=tmp_path / "run", resume=True).metrics == first.metrics
+
+
+def test_a_run_with_all_training_options_goes_on_where_it_stopped(tmp_path):
+    options = {
+        "rounds": 3,
+        "optimiser": "sgd-nesterov",
+        "schedule": "plateau",
+        "schedule_settings": {"patience": 0, "threshold": 0.9},
+        "warmup": 1,
+        "schedule_per": "epoch",
+        "clip_norm": 1.0,
+        "head_lr": 2.0,
+        "sharpness": "asam",
+    }
+    config = RunConfig.from_mapping({**QUICK, **options})
+    whole = run(config, out=tmp_path / "whole")
+
+    class StopAfterTwo(Callback):
+        def on_record(self, record):
+            if record["event"] == "evaluation" and record["round"] == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config, out=tmp_path / "parts", callbacks=[StopAfterTwo()])
+    recorded = resume_config(tmp_path / "parts", {})
+    assert recorded.rho == 0.5
+    assert run(recorded, out=tmp_path / "parts", resume=True).metrics == whole.metrics
+    first, second = (
+        Checkpoint.load(RunFolder(tmp_path / name).checkpoint).weights for name in ("whole", "parts")
+    )
+    assert torch.equal(first, second)
+    factors = [r.get("lr_factor") for r in read_records(RunFolder(tmp_path / "parts").records)]
+    assert any(factors)
 
 
 def test_a_setting_that_was_none_is_not_its_default(tmp_path):

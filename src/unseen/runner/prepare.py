@@ -33,6 +33,7 @@ from unseen.models.weight_sources import InitialWeights, find_initial_weights
 from unseen.privacy import PlannedRun, Protection, make_protection
 from unseen.runner.augmentation_checks import check_augmentation
 from unseen.training import (
+    GRADIENT_RULES,
     LocalTrainingConfig,
     Preprocessor,
     check_feature_augmentation,
@@ -115,6 +116,7 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
         augment=config.augment or _default_augmentation(data),
         image_size=data.input_shape[-1] if data.is_image else None,
         train=config.train or "all",
+        rho=GRADIENT_RULES[config.sharpness].radius(config.rho),
         settings=dict(vars(method.settings)),
         protect_settings=dict(vars(protection.settings)),
     )

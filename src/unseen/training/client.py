@@ -211,7 +211,7 @@ class ClientWork:
                 f"--sharpness {plan.sharpness} needs a second gradient of every batch, which differential "
                 "privacy of samples does not account for; use --sharpness none, or another --protect"
             )
-        perturbation, rho = rule.perturbation, rule.rho if plan.rho is None else plan.rho
+        perturbation, rho = rule.perturbation, rule.radius(plan.rho) or 0.0
 
         def differentiate_twice(loss: Loss, batch: Batch) -> Tensor:
             value = self._backward(loss, batch).detach()

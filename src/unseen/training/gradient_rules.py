@@ -40,6 +40,10 @@ class GradientRule:
     perturbation: Perturbation | None = None
     rho: float = 0.0
 
+    def radius(self, given: float | None) -> float | None:
+        """Return the radius to use: the given one or the default; None where there is no perturbation."""
+        return given if given is not None or self.perturbation is None else self.rho
+
 
 GRADIENT_RULES: Registry[GradientRule] = Registry(
     "gradient rule", group="unseen.gradient_rules", builtin=("unseen.training.gradient_rules",)
