@@ -6,7 +6,7 @@ round, estimates the metric of the real run on T without any sample of T.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from unseen.bench.bench_job import RELEASED, BenchJob
 from unseen.bench.grid import Grid
@@ -56,9 +56,14 @@ def join_folds(held_out: str, runs: Sequence[FinishedRun]) -> list[Record]:
     return list(joined.values())
 
 
-def choose_round(held_out: str, runs: Sequence[FinishedRun]) -> int | None:
-    """Return the round with the best mean on the left-out sources; ties: lower loss, then earlier."""
-    best = _best(held_out, runs)
+def choose_round(
+    held_out: str, runs: Sequence[FinishedRun], *, among: Collection[int] | None = None
+) -> int | None:
+    """Return the round with the best mean on the left-out sources; ties: lower loss, then earlier.
+
+    among  rounds that the judged run has; where runs stop early, folds may have more
+    """
+    best = _best(held_out, runs, among)
     return None if best is None else int(best["round"])
 
 
@@ -68,9 +73,10 @@ def best_mean(held_out: str, runs: Sequence[FinishedRun]) -> float:
     return float("nan") if best is None else mean_metric(best, "target", primary_metric(_task(runs)))
 
 
-def _best(held_out: str, runs: Sequence[FinishedRun]) -> Record | None:
+def _best(held_out: str, runs: Sequence[FinishedRun], among: Collection[int] | None = None) -> Record | None:
     """Choose on the left-out sources as the oracle rule chooses on the target."""
-    return select(join_folds(held_out, runs), Oracle.name, _task(runs))
+    joined = join_folds(held_out, runs)
+    return select([one for one in joined if among is None or one["round"] in among], Oracle.name, _task(runs))
 
 
 def _task(runs: Sequence[FinishedRun]) -> str:

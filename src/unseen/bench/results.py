@@ -170,7 +170,10 @@ def chosen_rounds(entry: PlannedEntry, store: ResultStore) -> dict[str, int | No
             seen = run.evaluations if rule.uses_target else blind
             rounds[name] = _round(select(seen, name, run.task))
     folds = store.get_all(entry.folds) if store.holds(entry.judged) else None
-    return {**rounds, LEAVE_ONE_DOMAIN_OUT: choose_round(held_out, folds)} if folds else rounds
+    if not folds:
+        return rounds
+    evaluated = {int(record["round"]) for record in run.evaluations}
+    return {**rounds, LEAVE_ONE_DOMAIN_OUT: choose_round(held_out, folds, among=evaluated)}
 
 
 def _round(evaluation: Record | None) -> int | None:

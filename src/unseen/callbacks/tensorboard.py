@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from unseen.callbacks.base import CALLBACKS, Callback, RunEnd
 from unseen.errors import UsageError
 from unseen.runs.folder import RunFolder
+from unseen.runs.reader import rounds_trained
 from unseen.runs.records import Record
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class TensorBoard(Callback):
         """Add the report's score curves, and close the log."""
         if self._opened is None:
             return
-        step = int(end.result["rounds"])
+        step = rounds_trained(end.result)
         for name, image in end.figures().items():
             self._opened.add_image(name, _pixels(image), step, dataformats="HWC")
         self._opened.close()

@@ -88,6 +88,8 @@ class LiveProgress(Callback):
                 f"round {record['round']}: {record['client']} was set aside: {record['reason']}",
                 style="yellow",
             )
+        elif record["event"] == "stop":
+            self.on_note(f"stopped after round {record['round']} of {record['rounds']}: {record['reason']}")
         if self._rounds:
             self._show()
 

@@ -87,6 +87,8 @@ def _rounds_tile(run: Run) -> Tile:
     if not run.finished:
         return Tile("rounds so far", done, f"of {planned}" if planned else "unfinished")
     kept = "" if run.selected_round is None else f"the model of round {run.selected_round} was kept"
+    if run.stopped:
+        return Tile("rounds", done, f"stopped early, of {planned}; {kept}")
     return Tile("rounds", planned or done, kept)
 
 

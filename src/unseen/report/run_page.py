@@ -112,9 +112,14 @@ def client_list(run: Run) -> ClientList:
 
 
 def notes(run: Run) -> list[str]:
-    """Collect the loader's notes on the data, and interruptions."""
+    """Collect the loader's notes on the data, interruptions, and an early end."""
     found = [str(note) for note in run.data.get("notes") or []]
-    return found + [f"Resumed at round {r.get('round')} ({r.get('time', '')})." for r in run.events("resume")]
+    found += [f"Resumed at round {r.get('round')} ({r.get('time', '')})." for r in run.events("resume")]
+    if stop := run.stopped:
+        found.append(
+            f"Stopped after round {stop.get('round')} of {stop.get('rounds')}: {stop.get('reason')}."
+        )
+    return found
 
 
 def fault_table(run: Run) -> DataTable:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from unseen.evaluation.selection import SELECTION_RULES
 from unseen.report.formatting import NOTHING, SPACE, format_bytes, format_clock, format_value, method_name
+from unseen.runs.reader import rounds_trained
 from unseen.tasks import is_fraction, metric_label, primary_metric
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _row(result: dict[str, Any], *, seed: bool) -> list[str]:
         method_name(result.get("method", "")) + (f", seed {result.get('seed')}" if seed else ""),
         held_out if isinstance(held_out, str) else ", ".join(map(str, held_out)) or "none",
         *(format_value((metrics.get(key) or {}).get(metric), metric) for key in keys),
-        str(result.get("rounds", NOTHING)),
+        str(rounds_trained(result) or NOTHING),
         format_clock(result.get("seconds")),
         format_bytes(result.get("bytes_up")),
     ]

@@ -162,8 +162,10 @@ def make_result(records: Sequence[Record], *, selection: str, task: str) -> dict
         parts["validation_domains"] = chosen_by
     if groups := summarize_groups(final, "target", primary):
         parts["worst_group"] = {"group": groups["group"], primary: groups["worst"]}
+    stops = [record for record in records if record["event"] == "stop"]
     return {
         "selected_round": final["round"],
+        **({"stopped": {key: stops[-1][key] for key in ("round", "reason")}} if stops else {}),
         "selection": selection,
         "metrics": parts,
         "target_domains": {score["domain"]: score["metrics"] for score in targets},

@@ -7,6 +7,7 @@ time, on another machine, without the data, the model or PyTorch.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,11 @@ class Run:
         return self._by_round("evaluation")
 
     @property
+    def stopped(self) -> Record:
+        """The record of an early end, before the last round that was planned; empty if there was none."""
+        return next(iter(self.events("stop")), {})
+
+    @property
     def held_out(self) -> list[str]:
         """Names of the held-out domains."""
         found = (
@@ -96,6 +102,12 @@ class Run:
     def _by_round(self, kind: str) -> list[Record]:
         latest = {int(record["round"]): record for record in self.events(kind) if "round" in record}
         return [latest[number] for number in sorted(latest)]
+
+
+def rounds_trained(result: Mapping[str, Any]) -> int | None:
+    """Return how many rounds a finished run has: those planned, unless it stopped early."""
+    found = (result.get("stopped") or {}).get("round", result.get("rounds"))
+    return None if found is None else int(found)
 
 
 def read_run(folder: Path) -> Run:
