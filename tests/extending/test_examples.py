@@ -102,6 +102,16 @@ def test_a_registered_part_is_used_and_changes_the_training(compare, heading, op
     assert f'"{options[1]}"' in config
 
 
+def test_an_average_is_evaluated_and_training_does_not_see_it(compare):
+    before, after = compare("Average", "--average", "midpoint", plain=())
+    assert losses(before) == losses(after)
+    one, other = (
+        [record["scores"] for record in records(folder) if record["event"] == "evaluation"]
+        for folder in (before, after)
+    )
+    assert one[0] == other[0] and one[1:] != other[1:]
+
+
 def test_a_partition_makes_its_clients(unseen, plugin, tmp_path):
     unseen(*TRAIN, *plugin("Partition"), "--partition", "first-and-rest", "--batch-size", "8", "--out", "run")
     (first, *_) = [record for record in records(tmp_path / "run") if record["event"] == "round"]
@@ -173,6 +183,7 @@ def test_examples_are_short(heading):
         ("Optimizer", "optimizers", "nadam"),
         ("Schedule", "schedules", "linear"),
         ("Gradient rule", "gradient-rules", "signs"),
+        ("Average", "averages", "midpoint"),
         ("Augmentation", "augmentations", "noise"),
         ("Partition", "partitions", "first-and-rest"),
         ("Task and its loss", "tasks", "focal"),
