@@ -51,6 +51,7 @@ LATER: dict[str, Any] = {
     "average_settings": {},
     "patience": None,
     "views": None,
+    "head": "random",
 }
 """Fields that were added later: at these values they leave a run's identity as it was without them."""
 
@@ -161,6 +162,11 @@ class RunConfig:
     )
     views: int | None = option(
         None, "Augmented versions of each training image for which the frozen part is cached.", TRAINING
+    )
+    head: str = option(
+        "random",
+        "Start of the head: random, or in closed form (ridge, class-means) before round 1.",
+        TRAINING,
     )
     rounds: int = option(10, "Rounds of local training and aggregation.", TRAINING)
     local_epochs: int = option(1, "Passes over a client's data per round.", TRAINING)

@@ -95,6 +95,8 @@ def test_every_method_gives_the_same_weights_as_on_one_machine(
         {"hold_out": ("held", "c")},
         {"validate_on": ("c",)},
         {"protect": "secure-sum"},
+        {"head": "ridge", "rounds": 2, "lr": 0.001},
+        {"head": "class-means", "rounds": 1, "protect": "secure-sum", "lr": 0.001},
         {
             "rounds": 3,
             "schedule": "plateau",

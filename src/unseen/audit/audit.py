@@ -234,6 +234,10 @@ def _why_no_inversion(experiment: Experiment) -> str:
     data = experiment.data
     if experiment.method.topology == "pooled":
         return f"{experiment.method.name} pools the data itself: there are no updates to attack"
+    if experiment.method.default_train == "head":
+        return f"{experiment.method.name} trains nothing: clients send sums, not gradients"
+    if experiment.head is not None:
+        return "the head was set by an exchange before the first round, which the attack does not repeat"
     if not data.is_image or data.is_measured:
         return "the attack rebuilds images of 8 bits, and this run trained on others or on features"
     if not data.task_type.has_classes:

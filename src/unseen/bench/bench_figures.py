@@ -192,8 +192,10 @@ def _curve(shown: FigureContext, label: str, domain: str) -> list[dict[str, Any]
 
 
 def evaluated_rounds(config: RunConfig, count: int) -> list[int]:
-    """List the rounds of a curve: every `evaluate_every`th, and the last."""
-    return [min(config.evaluate_every * (place + 1), config.rounds) for place in range(count)]
+    """List the rounds of a curve: every `evaluate_every`th, and the last; 0 where the head has a start."""
+    start = [] if config.head == "random" else [0]
+    rest = range(count - len(start))
+    return start + [min(config.evaluate_every * (place + 1), config.rounds) for place in rest]
 
 
 def sensitivity(shown: FigureContext) -> Panels:

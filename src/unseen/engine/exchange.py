@@ -85,7 +85,7 @@ class Exchange:
             round=round,
             seed=experiment.seed,
             clients=tuple(position),
-            method=experiment.method.traits,
+            method=experiment.halves_in(round).traits,
             layout=layout,
             weights=weights,
             population=len(experiment.federation),

@@ -16,6 +16,7 @@ from unseen.evaluation.evaluate import EVALUATION_BATCH, GroupedAccumulator, eva
 from unseen.evaluation.selection import VALIDATION_DOMAIN
 from unseen.federation import Federation, Split
 from unseen.methods import Method
+from unseen.methods.closed_form import START_ROUND, StartingHead
 from unseen.models import (
     BatchNormChoice,
     FlatState,
@@ -82,6 +83,7 @@ class Experiment:
     batch_norm                 how running statistics are merged; the network's layers are frozen already
     whole                      the whole network where `network` is only its trained part
     images                     the images whose cached features `data` holds, if it does
+    head                       what sets the head in an exchange before the first round; None = nothing
     """
 
     data: DataSet
@@ -100,6 +102,7 @@ class Experiment:
     batch_norm: BatchNormChoice = "train"
     whole: Network | None = None
     images: DataSet | None = None
+    head: StartingHead | None = None
 
     @property
     def original_data(self) -> DataSet:
@@ -113,10 +116,14 @@ class Experiment:
 
     def aggregate(self, work: ServerWork) -> Tensor:
         """Merge a round's updates by the method's server half, and average LoRA's products if requested."""
-        merged = self.method.server(work)
-        if self.average_products:
+        merged = self.halves_in(work.round).server(work)
+        if self.average_products and work.round != START_ROUND:
             return average_products(merged, work.updates, self.method.weighting)
         return merged
+
+    def halves_in(self, round: int) -> Method[Any] | StartingHead:
+        """Return what clients and server run in a round: the method, or the head's start before the first."""
+        return self.head if round == START_ROUND and self.head is not None else self.method
 
     def samples_in_round(self, fraction: float) -> int:
         """Estimate how many samples a round trains on, counting repetitions."""
@@ -210,6 +217,8 @@ class Workspace:
         if experiment.compile:
             self.module.compile()
         self.deployed = experiment.method.deployed(self.module)
+        if experiment.head is not None:
+            experiment.head.bind(self.module)
         self.head = self._head_places() if experiment.plan.head_lr != 1 else ()
 
     def _head_places(self) -> tuple[slice, ...]:
@@ -257,7 +266,7 @@ class Workspace:
             start=start.weights,
             train=Samples(experiment.data, client.train),
             validation=Samples(experiment.data, client.validation),
-            plan=experiment.plan.in_round(start.round, reaction=start.reaction),
+            plan=experiment.plan.in_round(max(start.round, 1), reaction=start.reaction),
             prepare=experiment.prepare,
             received=start.received,
             state=state,
@@ -276,7 +285,7 @@ class Workspace:
             global_torch_seed(experiment.seed, "dropout", client.name, start.round),
             augmented_inside(work, self.deployed),
         ):
-            update = experiment.method.client(work)
+            update = experiment.halves_in(start.round).client(work)
         require_declared(update, context.method)
         update = replace(update, weights=self.statistics.to_sent(update.weights))
         if experiment.update_dtype != "float32":
@@ -308,7 +317,7 @@ class Workspace:
             client=client,
             round=round,
             seed=experiment.seed,
-            method=experiment.method.traits,
+            method=experiment.halves_in(round).traits,
             layout=self.flat.layout,
             state={} if state is None else state,
             **more,

@@ -43,6 +43,7 @@ from unseen.evaluation.selection import (
     without_target,
 )
 from unseen.federation import sample_clients
+from unseen.methods.closed_form import START_ROUND
 from unseen.privacy import DisclosureLog, ReceivedUpdate, RoundUpdates
 from unseen.runs.checkpoint import Checkpoint, StateStore
 from unseen.runs.folder import RunFolder
@@ -134,6 +135,7 @@ class ServerLoop:
             rounds=rounds,
             samples=self.experiment.samples_in_round(self.schedule.fraction),
         )
+        self._start_head()
         for number in range(point.round + 1, rounds + 1):
             if self.stopped:
                 break
@@ -151,6 +153,24 @@ class ServerLoop:
             point.seconds += time.perf_counter() - started
             self._save()
         return point
+
+    def _start_head(self) -> None:
+        """Set the head in one exchange before the first round, if the run asks for it and has not had it."""
+        point = self.checkpoint
+        done = any(
+            (each["event"], each.get("round")) == ("round", START_ROUND) for each in self.records.entries
+        )
+        if self.experiment.head is None or point.round > START_ROUND or done:
+            return
+        started = time.perf_counter()
+        point.weights = self._train_round(START_ROUND)
+        sets = self.experiment.evaluation_sets("validation", VALIDATION_DOMAIN, "target")
+        answers = dict(zip(sets, self.engine.evaluate(point.weights, sets), strict=True))
+        found = evaluation_record(self.experiment, *self._evaluated(START_ROUND, answers))
+        self.record("evaluation", round=START_ROUND, **found)
+        point.selected = point.weights.clone()
+        point.seconds += time.perf_counter() - started
+        self._save()
 
     @property
     def stopped(self) -> bool:
@@ -188,7 +208,7 @@ class ServerLoop:
                 fault=partial(self._fault, number),
             )
             # Step 2: broadcast the weights, what the method adds, and what the protection needs.
-            received = experiment.method.broadcast(self.checkpoint.server)
+            received = {} if number == START_ROUND else experiment.method.broadcast(self.checkpoint.server)
             sealing = exchange.begin()
             start = RoundStart(number, weights, received, self.callbacks.on_samples, sealing, reaction)
             # Step 3: train locally on every client.
@@ -210,7 +230,7 @@ class ServerLoop:
             if number in (1, self.schedule.rounds):
                 distances = client_distances(experiment, work.updates)
             merged = experiment.aggregate(work)
-            if group is groups[-1] and self.schedule.server_lr != 1:
+            if group is groups[-1] and self.schedule.server_lr != 1 and number != START_ROUND:
                 # Once per round, of a serial method too, and before the protection passes the weights on.
                 merged = step_towards(
                     self.checkpoint.weights, merged, rate=self.schedule.server_lr, layout=self.layout
@@ -250,7 +270,7 @@ class ServerLoop:
     def _client_groups(self, number: int) -> list[list[int]]:
         """Sample the round's clients, in groups that train at the same time."""
         chosen, method = self._sample_clients(number), self.experiment.method
-        if method.topology != "serial":
+        if method.topology != "serial" or number == START_ROUND:
             return [chosen]
         order = method.visiting_order(chosen, round=number, seed=self.experiment.seed)
         return [[client] for client in order]

@@ -1,4 +1,4 @@
-"""Small networks of the papers: convolutional ones for small images, an MLP for tables.
+"""Small networks of the papers: convolutional ones for small images, an MLP and a linear one for tables.
 
 ReLUs come after max pools: the same function at a quarter of the work. Where MDFL states that it adds
 adaptive average pooling, the pool reduces larger images to the map that the cited network has at 28x28.
@@ -183,3 +183,11 @@ def mlp(spec: InputSpec) -> StagedNetwork:
 MODELS.register("mlp")(
     ModelEntry(mlp, "two hidden layers, 64 and 128, for tables (and flat images)", (16,), 10_698)
 )
+
+
+def linear(spec: InputSpec) -> StagedNetwork:
+    """One linear layer on the inputs themselves: linear or softmax regression, and what `ridge` solves."""
+    return StagedNetwork({"inputs": nn.Flatten()}, head=nn.Linear(prod(spec.input_shape), spec.outputs))
+
+
+MODELS.register("linear")(ModelEntry(linear, "one linear layer on the inputs, for tables", (16,), 170))

@@ -26,6 +26,7 @@ from unseen.federation import (
 )
 from unseen.methods import METHODS, make_method
 from unseen.methods.base import Method
+from unseen.methods.closed_form import make_starting_head
 from unseen.models import BatchNormChoice, InputSpec, Network, build_model, freeze_statistics, select_trained
 from unseen.models.lora import add_lora
 from unseen.models.splitting import SPLIT_PARTS, split_network
@@ -80,6 +81,7 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
     progress  called while data is being loaded
     """
     method, protection = check_names(config)
+    asked, config = config.rounds, _cap_rounds(config, method)
     device = choose_device(config.device)
     check_precision(config.precision, device)
     data = (data or load_data(data_request(config, progress))).as_task(config.task)
@@ -112,10 +114,10 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
 
     config = config.resolved(
         task=data.task,
-        model=config.model or _default_model(data),
-        augment=config.augment or _default_augmentation(data),
+        model=config.model or _default_model(data, method),
+        augment=config.augment or _default_augmentation(data, method),
         image_size=data.input_shape[-1] if data.is_image else None,
-        train=config.train or "all",
+        train=config.train or (data.is_image and method.default_train) or "all",
         rho=GRADIENT_RULES[config.sharpness].radius(config.rho),
         settings=dict(vars(method.settings)),
         protect_settings=dict(vars(protection.settings)),
@@ -148,6 +150,8 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
     )
     config = config.resolved(workers=workers.workers, threads=workers.threads)
     notes = (*((weights.note,) if weights.note else ()), *notes)
+    if config.rounds < asked != RunConfig.rounds:
+        notes += (f"{method.name} needs {config.rounds} round, more would repeat it: --rounds has no effect",)
     if experiment.protected:
         protection, costs = _plan_protection(config, experiment, in_round=in_round)
         notes += costs
@@ -164,6 +168,11 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
         notes=notes,
         weights=weights.fingerprint,
     )
+
+
+def _cap_rounds(config: RunConfig, method: Method[Any]) -> RunConfig:
+    """Leave out rounds in which the method would only repeat itself."""
+    return config.resolved(rounds=min(config.rounds, method.default_rounds or config.rounds))
 
 
 def make_experiment(
@@ -213,6 +222,7 @@ def make_experiment(
         target_scale=target[1],
         protection=protection,
         average_products=_averages_products(config),
+        head=make_starting_head(config.head, method),
     )
     notes: tuple[str, ...] = ()
     if config.train in SPLIT_PARTS:
@@ -317,6 +327,9 @@ def check_names(config: RunConfig) -> tuple[Method[Any], Protection[Any]]:
             f"--protect {protection.name} does not support {method.name}: {reason}. "
             f"It supports {', '.join(served)}"
         )
+    head = make_starting_head(config.head, method)
+    if head is not None and (reason := protection.incompatibility(head.traits)) is not None:
+        raise UsageError(f"--protect {protection.name} does not support --head {config.head}: {reason}")
     config.check_names()
     if _averages_products(config):
         single = replace(method.traits, needs_individual_updates=True, surgery=None)
@@ -424,15 +437,20 @@ def _statistics_choice(config: RunConfig, method: Method[Any]) -> BatchNormChoic
     return "train" if pooled_already else cast(BatchNormChoice, config.batch_norm)
 
 
-def _default_model(data: DataSet) -> str:
+def _default_model(data: DataSet, method: Method[Any]) -> str:
+    """Choose by the inputs; on tables, a method that only sets the head gets the columns themselves."""
     if not data.is_image:
-        return "mlp"
+        return "linear" if method.default_train == "head" else "mlp"
     return "mnist-cnn" if data.input_shape[-1] <= 32 else "resnet18"
 
 
-def _default_augmentation(data: DataSet) -> str:
-    """Augment photographs; small digits, measured values and tables stay as they are."""
-    photographs = data.is_image and not data.is_measured and data.input_shape[-1] > 32
+def _default_augmentation(data: DataSet, method: Method[Any]) -> str:
+    """Augment photographs; small digits, measured values and tables stay as they are.
+
+    A head in closed form is found on the samples as they are.
+    """
+    trains = method.default_train != "head"
+    photographs = data.is_image and not data.is_measured and data.input_shape[-1] > 32 and trains
     return "standard" if photographs else "none"
 
 

@@ -2,5 +2,6 @@
 
 from unseen.methods.closed_form.class_means import ClassMeans
 from unseen.methods.closed_form.ridge import Ridge
+from unseen.methods.closed_form.starting_head import RANDOM, START_ROUND, StartingHead, make_starting_head
 
-__all__ = ["ClassMeans", "Ridge"]
+__all__ = ["RANDOM", "START_ROUND", "ClassMeans", "Ridge", "StartingHead", "make_starting_head"]
