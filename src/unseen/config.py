@@ -322,7 +322,9 @@ class RunConfig:
             del what["validate_on"]  # keeps the identity of runs made before this field existed
         if self.protect == "none":
             what = {key: value for key, value in what.items() if key not in PROTECTION}
-        what = {key: value for key, value in what.items() if key not in LATER or value != LATER[key]}
+        what = {
+            key: value for key, value in what.items() if key not in LATER or value not in (LATER[key], None)
+        }
         what["data"] = Path(self.data).name
         what["weights"] = None if self.weights is None else Path(self.weights).name
         text = json.dumps({**what, **content}, sort_keys=True, default=str)
@@ -349,13 +351,21 @@ class RunConfig:
     @classmethod
     def load(cls, path: Path) -> RunConfig:
         """Read a configuration from TOML."""
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UnseenError(f"cannot read {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UnseenError(f"{path} is not a TOML file: {error}") from error
-        return cls.from_mapping(values)
+        return cls.from_mapping(_read_toml(path))
+
+    @classmethod
+    def load_recorded(cls, path: Path) -> RunConfig:
+        """Read the configuration of a run's folder; later fields have their value in `LATER`."""
+        return cls.from_mapping({**LATER, **_read_toml(path)})
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UnseenError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UnseenError(f"{path} is not a TOML file: {error}") from error
 
 
 def recorded_names(values: Mapping[str, Any], *, kind: str = "option") -> dict[str, Any]:

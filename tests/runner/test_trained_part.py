@@ -63,10 +63,19 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_the_run_ids_of_runs_that_train_everything_are_unchanged() -> None:
-    assert configure().identity() == configure(train="all", lora_rank=8).identity()
+    assert configure(train="all").identity() == configure(train="all", lora_rank=8).identity()
     ids = {configure(train=train).identity() for train in ("all", "lora", NAMES)}
     assert len(ids) == 3
     assert configure(**LORA).identity() != configure(train="lora").identity()
+
+
+def test_a_run_from_before_the_option_existed_goes_on(tmp_path: Path, finish: Finish) -> None:
+    folder = finish(tmp_path / "run")
+    config = RunFolder(folder).config
+    kept = [line for line in config.read_text().splitlines() if not line.startswith(("train ", "lora_"))]
+    config.write_text("\n".join(kept))
+    assert RunConfig.load_recorded(config).train == "all"
+    assert finish(folder) == folder
 
 
 METHODS = ("fedavg", "fedprox", "scaffold", "csac", "fedsr", "moon", "fedadg", "copa", "feddg", "mdfl")

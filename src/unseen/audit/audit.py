@@ -109,7 +109,7 @@ def audit_run(
     plan, place = plan or AuditPlan(), RunFolder(folder)
     if not place.result.exists():
         raise UsageError(f"{folder} contains no finished run; give the folder that 'unseen train' wrote")
-    config, saved = RunConfig.load(place.config), load_model(folder)
+    config, saved = RunConfig.load_recorded(place.config), load_model(folder)
     setup = prepare_run(config, data=data, progress=progress)
     experiment = setup.experiment
     if saved.card.run_id != setup.run_id:

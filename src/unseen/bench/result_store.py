@@ -68,7 +68,7 @@ class ResultStore:
 
 def _require_same(job: BenchJob, folder: Path) -> None:
     """Refuse results from a version of the package with another default."""
-    stored = RunConfig.load(RunFolder(folder).config)
+    stored = RunConfig.load_recorded(RunFolder(folder).config)
     for key, (mine, theirs) in job.config.differences(stored).items():
         if mine is None or key in ("data", "weights"):
             continue

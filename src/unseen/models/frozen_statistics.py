@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, Self
 
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -25,9 +24,14 @@ class FrozenStatistics(_BatchNorm):
         return _empty_frozen, (type(self).__bases__[1],), self.__getstate__()  # type: ignore[no-untyped-call]
 
 
-@cache
-def _frozen_class(kind: type[Any]) -> type[FrozenStatistics]:
-    return type(f"Frozen{kind.__name__}", (FrozenStatistics, kind), {})
+_CLASSES: dict[type[_BatchNorm], type[FrozenStatistics]] = {}
+
+
+def _frozen_class(kind: type[_BatchNorm]) -> type[FrozenStatistics]:
+    """Return the frozen variant of a layer's class, always the same one."""
+    if kind not in _CLASSES:
+        _CLASSES[kind] = type(f"Frozen{kind.__name__}", (FrozenStatistics, kind), {})
+    return _CLASSES[kind]
 
 
 def _empty_frozen(kind: type[_BatchNorm]) -> FrozenStatistics:

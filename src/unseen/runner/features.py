@@ -40,7 +40,9 @@ def write_features(folder: Path, *, callbacks: Callbacks = None, data: DataSet |
     place = RunFolder(folder)
     if not place.result.exists():
         raise UsageError(f"{folder} contains no finished run; features come from its initial and final model")
-    setup = prepare_run(RunConfig.load(place.config), data=data, progress=CallbackList(callbacks).on_prepare)
+    setup = prepare_run(
+        RunConfig.load_recorded(place.config), data=data, progress=CallbackList(callbacks).on_prepare
+    )
     experiment, saved = setup.experiment, load_model(folder)
     if saved.card.run_id != setup.run_id:
         raise UsageError(f"{folder} was trained on other data or weights than its configuration now finds")

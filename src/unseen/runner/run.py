@@ -79,14 +79,14 @@ def run(
     if not (resume and folder.holds_run):
         folder.require_free()
     elif config.precision == "auto":
-        config = config.resolved(precision=RunConfig.load(folder.config).precision)
+        config = config.resolved(precision=RunConfig.load_recorded(folder.config).precision)
     setup = prepare_run(config, data=data, progress=following.on_prepare)
     torch.set_num_threads(setup.workers.threads)
     for note in setup.notes:
         following.on_note(note)
     with folder.locked():
         if folder.holds_run:
-            _require_same(setup.config, RunConfig.load(folder.config), folder)
+            _require_same(setup.config, RunConfig.load_recorded(folder.config), folder)
         else:
             setup.config.save(folder.config)
         with ServerLoop(

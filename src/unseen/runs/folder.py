@@ -79,5 +79,5 @@ def resume_config(folder: Path, given: dict[str, Any]) -> RunConfig:
         raise UsageError(f"{folder} contains no run to resume (no {path.name})")
     from unseen.config import RunConfig
 
-    recorded = RunConfig.load(path)
+    recorded = RunConfig.load_recorded(path)
     return RunConfig.from_mapping({**vars(recorded), **given})
