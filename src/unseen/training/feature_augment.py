@@ -104,10 +104,10 @@ class FeatureAugmenter:
         maps = dense(output)
         last = maps.ndim == 3 or self._channels_last
         first = maps.movedim(-1, 1) if last else maps
-        flat = first.flatten(2)
+        flat = first.flatten(2).float()
         for step in self.steps.at("stages"):
             flat = step(flat, self.generator)
-        changed = flat.unflatten(2, first.shape[2:])
+        changed = flat.to(maps.dtype).unflatten(2, first.shape[2:])
         return changed.movedim(1, -1) if last else changed
 
     def _watch_head(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:

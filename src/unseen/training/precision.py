@@ -71,19 +71,39 @@ def choose_precision(
                 "processors compute its gradient wrongly in bfloat16: use a larger --image-size, or float32"
             )
         return "bfloat16"
-    if not _gains(network, input_shape):
+    if not _is_large(network, input_shape):
         return "float32"
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
-    fast = on_cpu and processor_speed().speedup >= FASTER and not layer_with_tiny_maps(network, input_shape)
+    fast = (
+        on_cpu
+        and _is_convolutional(network)
+        and processor_speed().speedup >= FASTER
+        and not layer_with_tiny_maps(network, input_shape)
+    )
     return "bfloat16" if fast else "float32"
 
 
-def _gains(network: Network, input_shape: tuple[int, ...]) -> bool:
-    """Check whether a network is of the kind that was measured faster: large, on images, not in blocks."""
-    large = sum(parameter.numel() for parameter in network.parameters()) > LARGE_NETWORK
+def _is_large(network: Network, input_shape: tuple[int, ...]) -> bool:
+    """Check whether a network and its images are large enough to gain by bfloat16."""
+    parameters = sum(parameter.numel() for parameter in network.parameters())
     on_images = len(input_shape) == IMAGE_DIMENSIONS and min(input_shape[1:]) > LARGE_IMAGE
-    return large and on_images and not any(isinstance(part, BlockedStage) for part in network.modules())
+    return parameters > LARGE_NETWORK and on_images
+
+
+def _is_convolutional(network: Network) -> bool:
+    """Check whether a network is of the kind that was measured faster on processors, such as a ResNet.
+
+    That is: most parameters are in ordinary convolutions. Depthwise ones train more slowly in bfloat16,
+    vision transformers hardly faster, and maps in blocks (`BlockedStage`) are faster still.
+    """
+    layers = [part for part in network.modules() if isinstance(part, nn.Conv2d)]
+    inside = sum(layer.weight.numel() for layer in layers)
+    return (
+        all(layer.groups == 1 for layer in layers)
+        and 2 * inside > sum(parameter.numel() for parameter in network.parameters())
+        and not any(isinstance(part, BlockedStage) for part in network.modules())
+    )
 
 
 def layer_with_tiny_maps(network: Network, input_shape: tuple[int, ...]) -> str:
