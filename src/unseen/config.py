@@ -25,8 +25,9 @@ from unseen.evaluation.selection import (
 from unseen.fileio import write_toml
 from unseen.registry import find_registry
 
-WHERE = ("data_root", "device", "workers", "threads", "engine")
-"""Fields that say where a run executes; they are not part of its identity."""
+WHERE = ("data_root", "device", "workers", "threads", "engine", "effort")
+"""Fields that say where a run executes, and the effort, whose choices are fields of their own: they are not
+part of a run's identity."""
 PROTECTION = ("protect", "protect_settings")
 """Fields about protection; a run without protection keeps the identity from before they existed."""
 TABLES = ("settings", "schedule_settings", "average_settings", "protect_settings")
@@ -138,6 +139,13 @@ class RunConfig:
     heterogeneity: float = option(1.0, "Mixed: 1 = one domain per client, 0 = the same mix for all.", CLIENTS)
     fraction: float = option(1.0, "Fraction of the clients that train in a round.", CLIENTS)
 
+    effort: str | None = option(
+        None,
+        "Strong choices for photographs where options are left open: quick, standard (default), thorough, "
+        "or none.",
+        TRAINING,
+        choices=("quick", "standard", "thorough", "none"),
+    )
     method: str = option("fedavg", "Federated method.", TRAINING, registry="methods")
     settings: Mapping[str, Any] = option(
         dict, "A setting of the method (repeatable).", TRAINING, flag="--set", metavar="KEY=VALUE"

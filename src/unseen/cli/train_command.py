@@ -96,7 +96,9 @@ def train_command(
 
         unseen train rotated-digits --hold-out 75 --rounds 5
 
-        unseen train my_data/ --hold-out site_d --model resnet18 --image-size 64
+        unseen train my_photos/ --hold-out site_d
+
+        unseen train my_photos/ --hold-out site_d --effort quick --method csac
 
         unseen train table.csv --hold-out north --target price --task regression
 
@@ -111,13 +113,18 @@ def train_command(
 
     given = with_job_file({**run, **({"data": data} if data is not None else {})})
     if resume and out is not None and "data" not in given:
-        config = resume_config(out, given)
+        config, choices = resume_config(out, given), ""
     else:
         if "data" not in given:
             raise UsageError("name the data: unseen train DATA --hold-out DOMAIN (see `unseen train --help`)")
-        config = RunConfig.from_mapping(given)
+        from unseen.runner.effort import describe_choices, with_effort
+
+        options = with_effort(given)
+        config, choices = RunConfig.from_mapping(options), describe_choices(options, given)
     folder = out or default_folder(config, resume=resume)
     console = messages()
+    if choices:
+        console.print(choices, soft_wrap=True, highlight=False)
     try:
         with LiveProgress(console, label=config.method) as progress:
             callbacks = [progress, *make_callbacks(track or (), folder)]

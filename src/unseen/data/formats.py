@@ -55,6 +55,10 @@ class DataFormat:
         """Load the samples of one site of a federation; by default the domain with its name."""
         return select_site(self.load(request), site, source=request.source)
 
+    def photo_side(self, request: DataRequest) -> int:
+        """Find the typical side of photographs, which may be resized at will; 0 if there are none."""
+        return 0
+
     def check(self, request: DataRequest) -> DataCheck | None:
         """Check the data file by file; None: load it and count its samples."""
         return None

@@ -58,6 +58,7 @@ class Source:
 
     acquisition  None when it comes with the package
     present      which domains have files below a data root, found without reading them
+    photo_side   finds the side of its photographs, which may be resized at will; None where it has none
     hold_out     domains that the release keeps for its test, held out where the user names none
     validate_on  domains that the release keeps to choose a model by
     """
@@ -67,6 +68,7 @@ class Source:
     domains: str
     acquisition: Acquisition | None = None
     present: Callable[[Path], Iterable[str]] | None = None
+    photo_side: Callable[[DataRequest], int] | None = None
     hold_out: tuple[str, ...] = ()
     validate_on: tuple[str, ...] = ()
 
@@ -93,6 +95,14 @@ def load_data(request: DataRequest) -> DataSet:
     if request.source in SOURCES:
         return SOURCES[request.source].load(request)
     return _require_format(request).load(request)
+
+
+def photo_side(request: DataRequest) -> int:
+    """Find the typical side of a source's photographs, without decoding them; 0 if it has none."""
+    if request.source in SOURCES:
+        find = SOURCES[request.source].photo_side
+        return find(request) if find else 0
+    return _require_format(request).photo_side(request)
 
 
 def load_site(site: str, request: DataRequest) -> SiteSamples:

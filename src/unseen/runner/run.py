@@ -19,6 +19,7 @@ from unseen.errors import UsageError
 from unseen.report import write_report
 from unseen.report.curves import score_curves
 from unseen.report.png import to_png
+from unseen.runner.effort import with_effort
 from unseen.runner.finalize import finalize
 from unseen.runner.prepare import Setup, prepare_run
 from unseen.runner.start_record import now, start_record
@@ -153,7 +154,7 @@ def train(
     """
     held = data if isinstance(data, DataSet) else None
     config = RunConfig.from_mapping(
-        {"data": held.name if held else str(data), "hold_out": hold_out, **options}
+        with_effort({"data": held.name if held else str(data), "hold_out": hold_out, **options}, data=held)
     )
     folder = Path(out) if out is not None else default_folder(config, resume=resume)
     return run(config, out=folder, resume=resume, callbacks=callbacks, data=held)

@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image
 
 from unseen.data.dataset import DataSet
-from unseen.data.images.folders import DEFAULT_IMAGE_SIZE, load_scan
+from unseen.data.images.folders import DEFAULT_IMAGE_SIZE, load_scan, median_side
 from unseen.data.images.scan import FolderScan, ImageFile, scan_folder
 from unseen.data.sources import DataRequest, require_data_root
 from unseen.errors import UnseenError
@@ -94,6 +94,11 @@ class ClassFolders:
                 f"{folder}: {what} are not those of {self.name}: missing {', '.join(missing) or 'none'}, "
                 f"extra {', '.join(extra) or 'none'}; expected {', '.join(expected)}"
             )
+
+
+def photo_side_of(layout: ClassFolders, request: DataRequest) -> int:
+    """Find the typical side of a release's images."""
+    return median_side(layout.scan(layout.find(require_data_root(request, needs=layout.needs))))
 
 
 def load_class_folders(layout: ClassFolders, request: DataRequest) -> DataSet:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from unseen.data.benchmarks.class_folders import ClassFolders, Names, load_class_folders
+from unseen.data.benchmarks.class_folders import ClassFolders, Names, load_class_folders, photo_side_of
 from unseen.data.download import Acquisition
 from unseen.data.sources import SOURCES, Source
 
@@ -96,6 +96,7 @@ def register(layout: ClassFolders, description: str, *, licence: str, where: str
             domains=", ".join(layout.domains),
             acquisition=Acquisition(licence=licence, where=where, put=layout.needs),
             present=layout.present,
+            photo_side=partial(photo_side_of, layout),
         )
     )
 

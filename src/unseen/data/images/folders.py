@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
+from statistics import median
 
 import numpy as np
+from PIL import Image
 
 from unseen.data.dataset import DataSet, Indices
 from unseen.data.formats import FORMATS, DataFormat
@@ -18,6 +21,8 @@ from unseen.data.validate import DataCheck
 from unseen.errors import UnseenError
 
 DEFAULT_IMAGE_SIZE = 64
+SAMPLED_IMAGES = 25
+"""Images whose headers are read to find their typical size."""
 
 
 @FORMATS.register("image-folder")
@@ -36,6 +41,10 @@ class ImageFolderFormat(DataFormat):
         """Decode the images, once, into the cache."""
         return load_folder(request.path, request)
 
+    def photo_side(self, request: DataRequest) -> int:
+        """Find the median side of some of the images."""
+        return median_side(scan_folder(request.path))
+
     def load_site(self, site: str, request: DataRequest) -> SiteSamples:
         """Load a site's folder class/image."""
         return load_site_folder(site, request)
@@ -48,6 +57,15 @@ class ImageFolderFormat(DataFormat):
         """Decode every image of a site's folder to its end."""
         scan = scan_site(request.path, site=site)
         return check_scan(scan, problem=scan.problem_of_site(), progress=request.progress)
+
+
+def median_side(scan: FolderScan) -> int:
+    """Return the median of the shorter sides of some images, by their headers; 0 if none can be read."""
+    sides = []
+    for file in scan.files[:: max(len(scan.files) // SAMPLED_IMAGES, 1)]:
+        with suppress(OSError), Image.open(scan.folder / file.name) as image:
+            sides.append(min(image.size))
+    return int(median(sides)) if sides else 0
 
 
 def load_folder(path: Path, request: DataRequest) -> DataSet:
