@@ -72,6 +72,7 @@ EFFORTS: dict[str, Effort] = {
         closed_form_size=160,
         trained={
             **_FINE_TUNING,
+            "augment": "standard+mixstyle",
             "train": "all",
             "rounds": 15,
             "batches_per_epoch": 20,
@@ -85,6 +86,7 @@ EFFORTS: dict[str, Effort] = {
         closed_form_size=160,
         trained={
             **_FINE_TUNING,
+            "augment": "standard+mixstyle",
             "train": "all",
             "rounds": 45,
             "batches_per_epoch": 20,
