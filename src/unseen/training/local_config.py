@@ -126,7 +126,7 @@ class LocalTrainingConfig:
         """
         rounds = self.warmup if self.warmup >= 1 else self.warmup * self.rounds
         rising = max(round(rounds * total / self.rounds), 1) if self.warmup else 0
-        if time < rising:
+        if rising and time < rising:
             return (time + 1) / (rising + 1)
         schedule = make_schedule(self.schedule, self.schedule_settings)
         return schedule.factor(time - rising + 1, max(total - rising, 1))
