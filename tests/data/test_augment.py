@@ -7,10 +7,20 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from unseen.data.augment import AUGMENTATIONS, crop_and_flip, jitter_colours, shift
+from unseen.data.augmentation import Mixed
+from unseen.data.augmentation.augmentation_list import Step
 from unseen.errors import UsageError
 
-NAMES = ("crop-flip", "none", "shift", "standard")
-CHANGING = ("crop-flip", "shift", "standard")
+NAMES = tuple(name for name in AUGMENTATIONS if Step(name, AUGMENTATIONS[name]).traits.level == "images")
+CHANGING = tuple(name for name in NAMES if name not in ("none", "flip", "grayscale"))
+"""Names that change every image, apart from chance."""
+ALONE = tuple(name for name in CHANGING if not Step(name, AUGMENTATIONS[name]).traits.mixes_samples)
+
+
+def change(name: str, images: Tensor, generator: torch.Generator) -> Tensor:
+    """Augment a batch; leave the targets aside."""
+    changed = AUGMENTATIONS[name](images, generator)
+    return changed.images if isinstance(changed, Mixed) else changed
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -22,7 +32,10 @@ def pictures(count: int = 16, channels: int = 3, side: int = 12) -> Tensor:
 
 
 def test_the_known_names() -> None:
-    assert set(NAMES) < set(AUGMENTATIONS)
+    policies, mixing = {"augmix", "rand-augment", "trivial-augment"}, {"amplitude-mix", "cutmix", "mixup"}
+    single = {"none", "standard", "crop-flip", "shift", "crop", "flip", "colour", "grayscale"}
+    assert set(NAMES) == single | policies | mixing
+    assert set(AUGMENTATIONS) - set(NAMES) == {"mixstyle", "efdmix", "dsu", "rsc", "sd"}
     with pytest.raises(UsageError, match="standard"):
         AUGMENTATIONS["standart"]
 
@@ -30,28 +43,45 @@ def test_the_known_names() -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_pure_function_of_the_generator(name: str, channels: int) -> None:
-    augment, images = AUGMENTATIONS[name], pictures(channels=channels)
+    images = pictures(channels=channels)
     before, state = images.clone(), torch.random.get_rng_state()
-    first, again, other = (augment(images, seeded(seed)) for seed in (1, 1, 2))
+    first, again, other = (change(name, images, seeded(seed)) for seed in (1, 1, 2))
     assert torch.equal(images, before)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.equal(first, again)
-    assert torch.equal(first, other) == (name == "none")
+    assert torch.equal(first, other) == (name == "none" or (name == "grayscale" and channels == 1))
     assert first.shape == images.shape
     assert first.is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("name", CHANGING)
+@pytest.mark.parametrize("name", ALONE)
 def test_every_image_gets_its_own_draw(name: str) -> None:
     same = pictures(1).expand(16, -1, -1, -1)
-    changed = AUGMENTATIONS[name](same, seeded())
-    assert len({tuple(image.flatten().tolist()) for image in changed}) == 16
+    changed = change(name, same, seeded())
+    distinct = len({tuple(image.flatten().tolist()) for image in changed})
+    assert distinct == 16 if name not in ("trivial-augment", "rand-augment") else distinct > 8
+
+
+@pytest.mark.parametrize("name", [*ALONE, "flip", "grayscale"])
+def test_what_becomes_of_an_image_does_not_depend_on_the_others(name: str) -> None:
+    images, others = pictures(), pictures().flip(0)
+    others[3] = images[3]
+    one, other = (change(name, batch, seeded(4))[3] for batch in (images, others))
+    torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["amplitude-mix", "cutmix", "mixup"])
+def test_mixing_takes_from_other_images(name: str) -> None:
+    images, others = pictures(), pictures()
+    others[4:] = 1 - others[4:]
+    one, other = (change(name, batch, seeded(4)) for batch in (images, others))
+    assert any(not torch.equal(mine, yours) for mine, yours in zip(one[:4], other[:4], strict=True))
 
 
 @given(name=st.sampled_from(NAMES), seed=st.integers(0, 2**31), level=st.sampled_from([0.0, 0.5, 1.0]))
 def test_values_stay_between_0_and_1(name: str, seed: int, level: float) -> None:
     for images in (pictures(4), torch.full((4, 3, 12, 12), level)):
-        changed = AUGMENTATIONS[name](images, seeded(seed))
+        changed = change(name, images, seeded(seed))
         assert changed.min() >= 0
         assert changed.max() <= 1
 

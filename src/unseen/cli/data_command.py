@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -40,6 +41,18 @@ def check_command(  # noqa: PLR0917 (one parameter per option)
     picture: Annotated[
         Path | None, typer.Option(help="Also plot the counts to this PNG file.", metavar="FILE.png")
     ] = None,
+    sheet: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also draw images of every domain to this PNG file, clean and augmented.", metavar="FILE.png"
+        ),
+    ] = None,
+    augment: Annotated[
+        str | None, typer.Option(help="Augmentations of the sheet. See `unseen list augmentations`.")
+    ] = None,
+    image_size: Annotated[
+        int | None, typer.Option(help="Side of the images of the sheet, in pixels.")
+    ] = None,
     domain_column: Annotated[str, typer.Option(help="Tables: the column that names the domain.")] = "domain",
     target: Annotated[str, typer.Option(help="Tables: the column to predict.")] = "target",
     task: Annotated[
@@ -60,14 +73,23 @@ def check_command(  # noqa: PLR0917 (one parameter per option)
         unseen data check rotated-digits
 
         unseen data check my_data/ --picture counts.png
+
+        unseen data check my_data/ --sheet sheet.png --augment standard+rand-augment
     """
     from unseen.cli.progress import DelayedProgressBar
     from unseen.data import DataRequest
     from unseen.data.validate import check_data
     from unseen.tasks import TASKS
 
-    if picture is not None and picture.suffix.lower() != ".png":
-        raise UsageError(f"--picture {picture} must end in .png")
+    for option, file in (("--picture", picture), ("--sheet", sheet)):
+        if file is not None and file.suffix.lower() != ".png":
+            raise UsageError(f"{option} {file} must end in .png")
+    if sheet is None and (augment is not None or image_size is not None):
+        raise UsageError("--augment and --image-size are for the images of --sheet FILE.png: name that file")
+    if augment is not None:
+        from unseen.data.augment import AUGMENTATIONS
+
+        AUGMENTATIONS.check(augment)
     if task is not None and task not in TASKS:
         raise unknown_name("task", task, TASKS)
     with DelayedProgressBar(messages()) as bar:
@@ -80,12 +102,18 @@ def check_command(  # noqa: PLR0917 (one parameter per option)
             progress=bar,
         )
         check = check_data(request)
+        notes = ()
+        if sheet is not None and not check.problem:
+            wanted = replace(request, image_size=image_size, skip_unreadable=True)
+            notes = write_contact_sheet(wanted, augment, sheet)
     drawn = picture if picture is not None and check.counts else None
     if drawn is not None:
         write_counts_picture(check.counts, drawn)
     if as_json:
-        print_json({**check.to_dict(), "picture": str(drawn) if drawn else None})
+        print_json({**check.to_dict(), "picture": str(drawn) if drawn else None, "sheet": list(notes)})
     else:
+        for note in notes:
+            _say(results(), note)
         _show_check(check, drawn, results(), next_step=_next_step(check, request))
     if not check.ok:
         raise typer.Exit(1)
@@ -267,6 +295,26 @@ def write_counts_picture(counts: Counts, path: Path) -> None:
     (chart,) = sample_counts(Run(folder=Path(), config={}, records=[start], result=None)).values()
     image = to_png(chart)
     write_atomically(path, lambda target: target.write_bytes(image))
+
+
+def write_contact_sheet(request: DataRequest, augment: str | None, path: Path) -> tuple[str, ...]:
+    """Write the contact sheet as PNG; return what to say about it.
+
+    augment  the default of training unless given
+    """
+    from unseen.data import load_data
+    from unseen.data.augmentation import parse_augmentations
+    from unseen.fileio import write_atomically
+    from unseen.report.contact_sheet import draw_sheet
+    from unseen.runner.augmentation_checks import default_augmentation
+
+    data = load_data(request)
+    chosen = augment or default_augmentation(data)
+    image = draw_sheet(data, chosen)
+    write_atomically(path, lambda target: image.save(target, format="PNG"))
+    inside = ", ".join(step.name for step in parse_augmentations(chosen).in_network)
+    shown = f"Sheet: {path} ({data.input_shape[-1]} pixels, --augment {chosen})"
+    return (shown, *([f"Not on the sheet, as it acts inside the network: {inside}"] if inside else []))
 
 
 def _by_class(counts: Counts, classes: list[str], *, bars: bool) -> Table:

@@ -37,3 +37,13 @@ def check_augmentation(config: RunConfig, data: DataSet, method: Method[Any]) ->
             f"--augment {mixing} gives samples two labels, and {method.name} needs one label per sample: "
             "leave it out, or use another --method"
         )
+
+
+def default_augmentation(data: DataSet, method: Method[Any] | None = None) -> str:
+    """Augment photographs; small digits, measured values and tables stay as they are.
+
+    A head in closed form is found on the samples as they are.
+    """
+    trains = method is None or method.default_train != "head"
+    photographs = data.is_image and not data.is_measured and data.input_shape[-1] > 32 and trains
+    return "standard" if photographs else "none"

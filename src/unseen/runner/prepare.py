@@ -32,7 +32,7 @@ from unseen.models.lora import add_lora
 from unseen.models.splitting import SPLIT_PARTS, split_network
 from unseen.models.weight_sources import InitialWeights, find_initial_weights
 from unseen.privacy import PlannedRun, Protection, make_protection
-from unseen.runner.augmentation_checks import check_augmentation
+from unseen.runner.augmentation_checks import check_augmentation, default_augmentation
 from unseen.training import (
     GRADIENT_RULES,
     LocalTrainingConfig,
@@ -115,7 +115,7 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
     config = config.resolved(
         task=data.task,
         model=config.model or _default_model(data, method),
-        augment=config.augment or _default_augmentation(data, method),
+        augment=config.augment or default_augmentation(data, method),
         image_size=data.input_shape[-1] if data.is_image else None,
         train=config.train or (data.is_image and method.default_train) or "all",
         rho=GRADIENT_RULES[config.sharpness].radius(config.rho),
@@ -442,16 +442,6 @@ def _default_model(data: DataSet, method: Method[Any]) -> str:
     if not data.is_image:
         return "linear" if method.default_train == "head" else "mlp"
     return "mnist-cnn" if data.input_shape[-1] <= 32 else "resnet18"
-
-
-def _default_augmentation(data: DataSet, method: Method[Any]) -> str:
-    """Augment photographs; small digits, measured values and tables stay as they are.
-
-    A head in closed form is found on the samples as they are.
-    """
-    trains = method.default_train != "head"
-    photographs = data.is_image and not data.is_measured and data.input_shape[-1] > 32 and trains
-    return "standard" if photographs else "none"
 
 
 def normalization(data: DataSet, network: Network) -> Normalize:

@@ -65,11 +65,11 @@ def move_matrices(names: list[str], strength: Tensor, height: int, width: int) -
 def _move_matrix(name: str, value: float, ratio: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
     if name == "rotate":
         sine, cosine = math.sin(math.radians(value)), math.cos(math.radians(value))
-        return (cosine, sine * ratio, 0.0), (-sine / ratio, cosine, 0.0)
+        return (cosine, -sine * ratio, 0.0), (sine / ratio, cosine, 0.0)
     shear_x, shear_y, right, down = (
         value if name == wanted else 0.0 for wanted in ("shear-x", "shear-y", "translate-x", "translate-y")
     )
-    return (1.0, shear_x * ratio, -2 * right), (shear_y / ratio, 1.0, -2 * down)
+    return (1.0, -shear_x * ratio, -2 * right), (-shear_y / ratio, 1.0, -2 * down)
 
 
 def move(images: Tensor, matrices: Tensor) -> Tensor:

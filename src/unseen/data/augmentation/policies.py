@@ -27,7 +27,7 @@ class Space:
     """The operations of a policy, each with its range of strengths."""
 
     def __init__(self, ranges: dict[str, Range]) -> None:
-        self.operations = tuple(ranges)
+        self.ranges, self.operations = ranges, tuple(ranges)
         self._start, self._change, self._signed = (
             torch.tensor(column) for column in zip(*ranges.values(), strict=True)
         )
