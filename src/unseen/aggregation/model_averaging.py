@@ -197,13 +197,13 @@ class MovingAverage(Average):
 
     def mean(self, state: State) -> Tensor | None:
         """Return the mean; it is summed anew each time, so that no error adds up."""
-        first, *others = self._slots(state) or [None]
-        if first is None:
+        slots = self._slots(state)
+        if not slots:
             return None
-        total = first.clone()
-        for each in others:
+        total = slots[0].clone()
+        for each in slots[1:]:
             total += each
-        return total / (1 + len(others))
+        return total / len(slots)
 
     def _slots(self, state: State) -> list[Tensor]:
         return [state[f"slot {slot}"] for slot in range(self.size) if f"slot {slot}" in state]
