@@ -121,6 +121,17 @@ def test_the_left_out_rule_breaks_ties_by_loss_then_by_the_earlier_round(make_gr
     assert choose_round("75", runs) == 1
 
 
+def test_the_left_out_rule_chooses_a_round_that_a_run_with_an_early_end_has(make_grid, tmp_path):
+    grid = make_grid(methods={"fedavg": {}}, domains=("0", "60", "75"), selection="lodo")
+    shelf = ResultStore(tmp_path)
+    (entry,) = make_plan(grid, shelf).entries
+    write_job(entry.job, tmp_path, [{("0", "validation"): 0.5, ("75", "target"): t} for t in (0.1, 0.2)])
+    for fold, left in zip(entry.folds, ([0.3, 0.5, 0.9, 0.9], [0.3, 0.4, 0.9]), strict=True):
+        write_job(fold, tmp_path, [{(fold.left_out, "target"): value} for value in left])
+    (result,) = collect_results(make_plan(grid, shelf), shelf)
+    assert result.accuracy["leave-one-domain-out"] == 0.2, "folds have three rounds, the run has two"
+
+
 @pytest.mark.parametrize("name", list(METHODS))
 def test_trials_draw_what_is_declared(make_grid, name):
     grid = make_grid(methods={name: {}}, search=4)

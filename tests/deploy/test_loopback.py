@@ -104,6 +104,13 @@ def test_every_method_gives_the_same_weights_as_on_one_machine(
             "sharpness": "sam",
             "head_lr": 2.0,
         },
+        {
+            "rounds": 4,
+            "server_lr": 0.7,
+            "average": "swad",
+            "average_settings": {"n_converge": 1, "n_tolerance": 2},
+            "patience": 2,
+        },
         {"train": "head.*"},
         {"model": "mini-vit", "train": "lora", "lora_rank": 2},
         {"model": "mini-vit", "train": "lora", "lora_rank": 2, "lora_average": "products"},
