@@ -12,7 +12,7 @@ from sklearn.neighbors import NearestCentroid
 
 from unseen.errors import UsageError
 from unseen.methods import make_method
-from unseen.methods.closed_form.class_means import CLASS_SUMS, CLASS_WEIGHTS, SQUARES
+from unseen.methods.closed_form.class_means import CLASS_SUMS
 from unseen.privacy import make_protection
 
 
@@ -30,7 +30,7 @@ def test_equals_the_nearest_centroid_of_pooled_samples(make_experiment, make_tin
     judged, _, _ = pooled_features(experiment, "test")
     together = standardized(np.concatenate([features, judged]), np.r_[weights, np.zeros(len(judged))])
     fitted = NearestCentroid().fit(together[: len(features)], labels)
-    head = experiment.method.solve(sent_by_all(experiment)).head
+    head = experiment.method.solve(sent_by_all(experiment), outputs=3).head
     scores = np.concatenate([features, judged]) @ head.weight.numpy().T + head.bias.numpy()
     assert (scores.argmax(1) == fitted.predict(together)).all()
     size = features.shape[1]
@@ -41,19 +41,19 @@ def test_equals_the_nearest_centroid_of_pooled_samples(make_experiment, make_tin
 def test_balanced_means_are_means_of_the_clients_means(make_experiment, make_tiny_data):
     sent = sent_by_all(make_experiment("class-means", data=make_tiny_data(missing=("b", 1))))
     for extras in sent:
-        assert set(extras[CLASS_WEIGHTS].round(decimals=9).tolist()) <= {0.0, 1.0}
-    sums, weights = (sum(extras[kind] for extras in sent) for kind in (CLASS_SUMS, CLASS_WEIGHTS))
-    assert weights.round().tolist() == [3, 2, 3] and torch.isfinite(sums).all()
+        assert set(extras[CLASS_SUMS][:-1, -1].round(decimals=9).tolist()) <= {0.0, 1.0}
+    total = sum(extras[CLASS_SUMS] for extras in sent)
+    assert total[:-1, -1].round().tolist() == [3, 2, 3] and torch.isfinite(total).all()
 
 
 def test_a_class_without_samples_is_never_chosen():
     method = make_method("class-means")
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(30, 4, generator=generator, dtype=torch.float64)
-    sums = torch.stack([features[:15].sum(0), torch.zeros(4).double(), features[15:].sum(0)])
-    weights = torch.tensor([15.0, 0.0, 15.0], dtype=torch.float64)
-    sent = {CLASS_SUMS: sums, CLASS_WEIGHTS: weights, SQUARES: features.square().sum(0)}
-    head = method.solve([sent]).head
+    nothing, squares = torch.zeros(4).double(), features.square().sum(0)
+    sums = torch.stack([features[:15].sum(0), nothing, features[15:].sum(0), squares])
+    weights = torch.tensor([15.0, 0.0, 15.0, 0.0], dtype=torch.float64)
+    head = method.solve([{CLASS_SUMS: torch.cat([sums, weights[:, None]], dim=1)}], outputs=3).head
     assert 1 not in (features @ head.weight.T + head.bias).argmax(1)
 
 

@@ -18,9 +18,8 @@ from unseen.engine.experiment import RoundStart
 from unseen.engine.workers.pool import WorkerEngine
 from unseen.errors import UsageError
 from unseen.methods import make_method
-from unseen.methods.closed_form.feature_sums import PRODUCTS, FeatureBatch, FeatureSums
+from unseen.methods.closed_form.feature_sums import SUMS, VALIDATION_SUMS, FeatureBatch, FeatureSums
 from unseen.methods.closed_form.linear_head import LinearHead
-from unseen.methods.closed_form.ridge import OF_VALIDATION
 from unseen.methods.closed_form.ridge_solution import (
     STRENGTHS,
     RidgeProblem,
@@ -60,7 +59,7 @@ def test_equals_ridge_on_pooled_samples(balance, scaling, make_experiment, make_
     experiment = make_experiment("ridge", settings=settings, data=make_tiny_data(missing=("b", 1)))
     features, labels, weights = pooled_features(experiment, balance=balance)
     expected = literal_head(features, 5 * np.eye(CLASSES)[labels], weights, strength=0.3, scaling=scaling)
-    solved = experiment.method.solve(sent_by_all(experiment)).head
+    solved = experiment.method.solve(sent_by_all(experiment), outputs=experiment.data.outputs).head
     for mine, theirs in zip(solved, expected, strict=True):
         np.testing.assert_allclose(mine.numpy(), theirs, rtol=1e-6, atol=1e-6 * np.abs(theirs).max())
     checkpoint, _ = go(experiment, rounds=1)
@@ -72,7 +71,7 @@ def test_regression_is_ridge_on_the_quantity_itself(make_experiment, tiny_regres
     experiment = make_experiment("ridge", settings={"strength": 0.1}, data=tiny_regression)
     features, values, weights = pooled_features(experiment, balance="clients")
     expected = literal_head(features, values[:, None], weights, strength=0.1)
-    solved = experiment.method.solve(sent_by_all(experiment)).head
+    solved = experiment.method.solve(sent_by_all(experiment), outputs=experiment.data.outputs).head
     for mine, theirs in zip(solved, expected, strict=True):
         np.testing.assert_allclose(mine.numpy(), theirs, rtol=1e-6, atol=1e-8)
 
@@ -80,7 +79,7 @@ def test_regression_is_ridge_on_the_quantity_itself(make_experiment, tiny_regres
 def test_balance_changes_the_head(make_experiment, make_tiny_data):
     data = make_tiny_data(missing=("b", 1))
     heads = [
-        experiment.method.solve(sent_by_all(experiment)).head.weight
+        experiment.method.solve(sent_by_all(experiment), outputs=experiment.data.outputs).head.weight
         for balance in ("samples", "clients", "classes")
         for experiment in [make_experiment("ridge", settings={"balance": balance, "strength": 1}, data=data)]
     ]
@@ -99,8 +98,11 @@ def test_only_the_head_changes(make_experiment, make_normed_network, go):
 def test_validation_error_from_sums_is_that_of_the_samples(make_experiment):
     experiment = make_experiment("ridge", settings={"balance": "samples", "logit_scale": 1})
     sent = sent_by_all(experiment)
-    problem = RidgeProblem.of(FeatureSums.unpack(sent), scaling="common")
-    validation = FeatureSums.unpack(sent, OF_VALIDATION)
+    training, validation = (
+        FeatureSums.unpack([extras[kind] for extras in sent], outputs=CLASSES)
+        for kind in (SUMS, VALIDATION_SUMS)
+    )
+    problem = RidgeProblem.of(training, scaling="common")
     features, labels, _ = pooled_features(experiment, "validation")
     for strength in (1e-5, 0.1, 100):
         weight, bias = (part.numpy() for part in problem.solve(strength))
@@ -111,7 +113,7 @@ def test_validation_error_from_sums_is_that_of_the_samples(make_experiment):
 
 def test_strength_is_the_one_that_a_search_over_samples_finds(make_experiment):
     experiment = make_experiment("ridge")
-    solved = experiment.method.solve(sent_by_all(experiment))
+    solved = experiment.method.solve(sent_by_all(experiment), outputs=CLASSES)
     train, held = (pooled_features(experiment, split, balance="classes") for split in ("train", "validation"))
     errors = []
     for strength in STRENGTHS:
@@ -159,9 +161,17 @@ def test_sums_of_parts_are_those_of_the_whole(seed, samples, size, outputs):
         summed(features[part], targets[part], weights[part]).pack()
         for part in (slice(cut), slice(cut, samples))
     ]
-    joined = FeatureSums.unpack(parts)
-    for name, value in vars(whole).items():
-        torch.testing.assert_close(getattr(joined, name), value)
+    joined = FeatureSums.unpack(parts, outputs=outputs)
+    torch.testing.assert_close(joined.matrix, whole.matrix)
+    torch.testing.assert_close(joined.count, weights.sum())
+    torch.testing.assert_close(joined.targets, weights @ targets)
+    torch.testing.assert_close(joined.squares, weights @ targets.square().sum(1))
+    torch.testing.assert_close(joined.features, weights @ features)
+    torch.testing.assert_close(joined.cross, (features * weights[:, None]).T @ targets)
+    torch.testing.assert_close(joined.products, (features * weights[:, None]).T @ features)
+    mean, scale = features[0], torch.arange(1, size + 1).double()
+    moved = summed((features - mean) / scale, targets, weights)
+    torch.testing.assert_close(whole.standardized(mean, scale).matrix, moved.matrix)
     head = LinearHead(torch.randn(outputs, size, generator=generator).double(), torch.ones(outputs).double())
     residuals = targets - features @ head.weight.T - head.bias
     literal = float(weights @ residuals.square().sum(1) / weights.sum())
@@ -182,22 +192,18 @@ def test_secure_sum_gives_the_same_head(make_experiment, go):
     )
     torch.testing.assert_close(hidden.weights, plain.weights, rtol=1e-5, atol=1e-6)
     (entry,) = (record for record in records.entries if record["event"] == "round")
-    assert {line["protected"] for line in entry["left"] if line["kind"].startswith(PRODUCTS)} != {
-        "not protected"
-    }
+    assert "not protected" not in [line["protected"] for line in entry["left"] if line["kind"] == SUMS]
 
 
 def test_records_say_what_left_and_bytes_are_counted(make_experiment, go):
     experiment = make_experiment("ridge")
     _, records = go(experiment, rounds=1)
     (entry,) = (record for record in records.entries if record["event"] == "round")
-    size = experiment.network.feature_size
+    size = 1 + CLASSES + experiment.network.feature_size
     left = {line["kind"]: line["bytes"] for line in entry["left"]}
-    assert left[PRODUCTS] == left[PRODUCTS + OF_VALIDATION] == 8 * size * (size + 1) // 2
-    assert set(FeatureSums.kinds()) | set(FeatureSums.kinds(OF_VALIDATION)) <= set(left)
+    assert left[SUMS] == left[VALIDATION_SUMS] == 8 * size * (size + 1) // 2
     state = 4 * Layout.of(experiment.network).size
-    sums = sum(left[kind] for kind in left if kind.startswith(tuple(FeatureSums.kinds())))
-    assert entry["bytes_up"] == 3 * (state + sums)
+    assert entry["bytes_up"] == 3 * (state + left[SUMS] + left[VALIDATION_SUMS])
 
 
 def test_workers_send_the_same_bits_as_one_process(make_experiment, tmp_path):

@@ -14,7 +14,7 @@ from unseen.errors import UsageError
 from unseen.methods import METHODS, make_method
 from unseen.methods.closed_form import make_starting_head
 from unseen.methods.closed_form.closed_form_method import ClosedFormMethod
-from unseen.methods.closed_form.feature_sums import PRODUCTS
+from unseen.methods.closed_form.feature_sums import SUMS
 from unseen.models import Layout
 from unseen.privacy import make_protection
 from unseen.runs.folder import RunFolder
@@ -63,8 +63,8 @@ def test_every_method_goes_on_from_the_head(method, make_headed, go):
     rounds, _ = rounds_and_scores(records)
     assert torch.isfinite(checkpoint.weights).all() and [each["round"] for each in rounds] == [0, 1, 2]
     left = [line["kind"] for line in rounds[0]["left"]]
-    assert (PRODUCTS in left) == (METHODS[method].topology != "pooled")
-    assert PRODUCTS not in [line["kind"] for each in rounds[1:] for line in each["left"]]
+    assert (SUMS in left) == (METHODS[method].topology != "pooled")
+    assert SUMS not in [line["kind"] for each in rounds[1:] for line in each["left"]]
 
 
 def test_resumed_run_equals_uninterrupted_run(make_headed, go):

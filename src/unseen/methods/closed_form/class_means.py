@@ -17,8 +17,8 @@ from unseen.methods.closed_form.linear_head import SCALING, LinearHead, Scaling,
 from unseen.models import Network
 from unseen.training import ClientWork
 
-CLASS_SUMS, CLASS_WEIGHTS = "sums of features by class", "weights of samples by class"
-SQUARES = "sums of squares of features"
+CLASS_SUMS = "feature sums by class"
+"""A row (sum of f, sum of weights) per class, and a last row with the sums of squares of all features."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class ClassMeans(ClosedFormMethod[ClassMeansSettings]):
         venue="NeurIPS",
         url="https://arxiv.org/abs/2306.03937",
     )
-    sends = ("model weights", "number of samples", CLASS_SUMS, CLASS_WEIGHTS, SQUARES)
-    merges = dict.fromkeys((CLASS_SUMS, CLASS_WEIGHTS, SQUARES), "sum")
+    sends = ("model weights", "number of samples", CLASS_SUMS)
+    merges = {CLASS_SUMS: "sum"}  # noqa: RUF012 (declared as the class's own in Method)
 
     def statistics(self, network: Network, work: ClientWork, watch: Watch) -> dict[str, Tensor]:
         """Sum up training samples by class."""
@@ -63,24 +63,20 @@ class ClassMeans(ClosedFormMethod[ClassMeansSettings]):
             raise UsageError(
                 "class-means needs classes, but this task is regression; use --method ridge, which regresses"
             )
-        size = network.feature_size
-        sums = torch.zeros(len(work.train.classes), size, dtype=torch.float64)
-        counts, squares = sums.new_zeros(len(sums)), sums.new_zeros(size)
+        sums = torch.zeros(len(work.train.classes) + 1, network.feature_size + 1, dtype=torch.float64)
         for features, targets, weights in feature_batches(
             network, work.train, prepare=work.prepare, balance=self.settings.balance, watch=watch
         ):
             weighted = targets * weights[:, None]
-            sums += weighted.T @ features
-            counts += weighted.sum(0)
-            squares += weights @ features.square()
-        return {CLASS_SUMS: sums, CLASS_WEIGHTS: counts, SQUARES: squares}
+            sums[:-1, :-1] += weighted.T @ features
+            sums[:-1, -1] += weighted.sum(0)
+            sums[-1, :-1] += weights @ features.square()
+        return {CLASS_SUMS: sums}
 
-    def solve(self, sent: Sequence[Mapping[str, Tensor]]) -> SolvedHead:
+    def solve(self, sent: Sequence[Mapping[str, Tensor]], *, outputs: int) -> SolvedHead:
         """Compute the class means; a class without samples anywhere is never chosen."""
-        sums, counts, squares = (
-            torch.stack([extras[kind] for extras in sent]).sum(0)
-            for kind in (CLASS_SUMS, CLASS_WEIGHTS, SQUARES)
-        )
+        whole = torch.stack([extras[CLASS_SUMS] for extras in sent]).sum(0)
+        sums, counts, squares = whole[:-1, :-1], whole[:-1, -1], whole[-1, :-1]
         standardization = standardize(counts.sum(), sums.sum(0), squares, scaling=self.settings.scaling)
         known = counts > 0
         means = sums / counts.clamp(min=torch.finfo().tiny)[:, None] - standardization.mean

@@ -14,7 +14,7 @@ from unseen.data import Batch
 from unseen.hparams import Settings
 from unseen.methods.base import Method
 from unseen.methods.closed_form.feature_sums import Watch
-from unseen.methods.closed_form.linear_head import LinearHead
+from unseen.methods.closed_form.linear_head import LinearHead, count_outputs
 from unseen.models import Network
 from unseen.training import ClientWork, Update
 
@@ -48,8 +48,11 @@ class ClosedFormMethod(Method[S]):
         """
 
     @abstractmethod
-    def solve(self, sent: Sequence[Mapping[str, Tensor]]) -> SolvedHead:
-        """Compute the head on the network's features from what clients sent, or from its sum alone."""
+    def solve(self, sent: Sequence[Mapping[str, Tensor]], *, outputs: int) -> SolvedHead:
+        """Compute the head on the network's features from what clients sent, or from its sum alone.
+
+        outputs  number of the head's outputs
+        """
 
     def client(self, work: ClientWork) -> Update:
         """Send sums over the samples' features."""
@@ -57,9 +60,10 @@ class ClosedFormMethod(Method[S]):
 
     def server(self, work: ServerWork) -> Tensor:
         """Solve for the head and write it into the global state."""
-        solved = self.solve(work.updates.extras)
+        layout = work.updates.layout
+        solved = self.solve(work.updates.extras, outputs=count_outputs(layout))
         work.diagnostics |= solved.diagnostics
-        return solved.head.write(work.weights, work.updates.layout)
+        return solved.head.write(work.weights, layout)
 
 
 def send_statistics(form: ClosedFormMethod[Any], network: Network, work: ClientWork) -> Update:

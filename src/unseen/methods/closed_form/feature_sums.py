@@ -6,7 +6,8 @@ it would compute from all samples in one place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -18,8 +19,8 @@ from unseen.data import Batch, Samples
 from unseen.models import Network, blocked_maps
 
 BATCH = 128
-COUNTS, FEATURES = "weights and sums of targets", "sums of features"
-CROSS, PRODUCTS = "sums of features times targets", "sums of products of features"
+SUMS, VALIDATION_SUMS = "feature sums", "validation feature sums"
+"""Kinds of values that leave a client: sums of features, targets and their products, over each split."""
 
 Watch = Callable[[Tensor, Batch], None]
 Balance = Literal["samples", "clients", "classes"]
@@ -82,71 +83,80 @@ def target_values(targets: Tensor, samples: Samples, *, one: float) -> Tensor:
 
 @dataclass(frozen=True)
 class FeatureSums:
-    """Weighted sums over samples with features f (d numbers) and targets y (c numbers), all float64.
+    """Weighted sums over samples with targets y (c numbers) and features f (d numbers), in float64.
 
-    count     total weight: the number of samples where each weighs 1
-    squares   sum of |y|^2
-    targets   sum of y
-    features  sum of f
-    cross     sum of f y^T (d x c)
-    products  sum of f f^T (d x d)
+    matrix   sum of u u^T with u = (1, y, f): all sums of one value and of products of two
+    outputs  c
     """
 
-    count: Tensor
-    squares: Tensor
-    targets: Tensor
-    features: Tensor
-    cross: Tensor
-    products: Tensor
+    matrix: Tensor
+    outputs: int
 
     @classmethod
-    def zeros(cls, features: int, targets: int) -> FeatureSums:
+    def zeros(cls, features: int, outputs: int) -> FeatureSums:
         """Return the sums over no sample."""
-        shapes = ((), (), (targets,), (features,), (features, targets), (features, features))
-        return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in shapes))
+        size = 1 + outputs + features
+        return cls(torch.zeros(size, size, dtype=torch.float64), outputs)
 
     def add(self, batch: FeatureBatch) -> None:
         """Add a batch in place."""
         features, targets, weights = batch
-        weighted = features * weights[:, None]
-        self.count.add_(weights.sum())
-        self.squares.add_(weights @ targets.square().sum(1))
-        self.targets.add_(weights @ targets)
-        self.features.add_(weighted.sum(0))
-        self.cross.addmm_(weighted.T, targets)
-        self.products.addmm_(weighted.T, features)
+        whole = torch.cat([torch.ones_like(weights)[:, None], targets, features], dim=1)
+        self.matrix.addmm_((whole * weights[:, None]).T, whole)
 
-    def pack(self, of: str = "") -> dict[str, Tensor]:
-        """Name the sums as kinds of values that leave a client; of the products only the upper triangle.
+    @property
+    def count(self) -> Tensor:
+        """Total weight: the number of samples where each weighs 1."""
+        return self.matrix[0, 0]
 
-        of  end of the names, for sums over other samples than the training ones
-        """
-        rows, columns = torch.triu_indices(*self.products.shape)
-        return {
-            COUNTS + of: torch.cat([self.count[None], self.squares[None], self.targets]),
-            FEATURES + of: self.features,
-            CROSS + of: self.cross,
-            PRODUCTS + of: self.products[rows, columns],
-        }
+    @property
+    def targets(self) -> Tensor:
+        """Sum of y."""
+        return self.matrix[0, 1 : 1 + self.outputs]
+
+    @property
+    def squares(self) -> Tensor:
+        """Sum of |y|^2."""
+        return self.matrix.diagonal()[1 : 1 + self.outputs].sum()
+
+    @property
+    def features(self) -> Tensor:
+        """Sum of f."""
+        return self.matrix[0, 1 + self.outputs :]
+
+    @property
+    def cross(self) -> Tensor:
+        """Sum of f y^T (d x c)."""
+        return self.matrix[1 + self.outputs :, 1 : 1 + self.outputs]
+
+    @property
+    def products(self) -> Tensor:
+        """Sum of f f^T (d x d)."""
+        return self.matrix[1 + self.outputs :, 1 + self.outputs :]
+
+    def standardized(self, mean: Tensor, scale: Tensor) -> FeatureSums:
+        """Return the sums over features (f - mean) / scale; u changes linearly, so they follow from these."""
+        change = torch.eye(len(self.matrix), dtype=torch.float64)
+        place = slice(1 + self.outputs, None)
+        change[place, 0] = -mean / scale
+        change[place, place] = (1 / scale).diag()
+        return FeatureSums(change @ self.matrix @ change.T, self.outputs)
+
+    def pack(self) -> Tensor:
+        """Return the upper triangle, which is what a client sends."""
+        rows, columns = torch.triu_indices(*self.matrix.shape)
+        return self.matrix[rows, columns]
 
     @classmethod
-    def unpack(cls, sent: Sequence[Mapping[str, Tensor]], of: str = "") -> FeatureSums:
+    def unpack(cls, sent: Sequence[Tensor], *, outputs: int) -> FeatureSums:
         """Add up what clients sent; one entry that is a sum already is taken as it is."""
-        counts, features, cross, triangle = (
-            torch.stack([extras[kind + of] for extras in sent]).sum(0)
-            for kind in (COUNTS, FEATURES, CROSS, PRODUCTS)
-        )
-        size = len(features)
+        triangle = torch.stack(list(sent)).sum(0)
+        size = math.isqrt(2 * len(triangle))
         rows, columns = torch.triu_indices(size, size)
-        products = torch.zeros(size, size, dtype=torch.float64)
-        products[rows, columns] = triangle
-        products[columns, rows] = triangle
-        return cls(counts[0], counts[1], counts[2:], features, cross, products)
-
-    @staticmethod
-    def kinds(of: str = "") -> tuple[str, ...]:
-        """Return the names that `pack` gives."""
-        return tuple(kind + of for kind in (COUNTS, FEATURES, CROSS, PRODUCTS))
+        matrix = torch.zeros(size, size, dtype=torch.float64)
+        matrix[rows, columns] = triangle
+        matrix[columns, rows] = triangle
+        return cls(matrix, outputs)
 
 
 def sum_features(

@@ -62,19 +62,21 @@ class LinearHead(NamedTuple):
         head  the layer's name in the module
         """
         changed = weights.clone()
-        places = {entry.name: entry for entry in layout.entries}
         for name, value in (("weight", self.weight), ("bias", self.bias)):
-            place = _find(places, f"{head}.{name}", value)
-            place.view(changed).copy_(value)
+            _find(layout, f"{head}.{name}").view(changed).copy_(value)
         return changed
 
 
-def _find(places: dict[str, Entry], name: str, value: Tensor) -> Entry:
-    place = places.get(name)
-    if place is None or place.shape != tuple(value.shape):
-        found = "none" if place is None else f"{place.shape}"
-        raise UsageError(
-            f"a closed-form head needs the tensor {name} of shape {tuple(value.shape)} among those that are "
-            f"trained, found {found}: choose a --train that includes the head"
-        )
-    return place
+def count_outputs(layout: Layout, *, head: str = "head") -> int:
+    """Count the outputs of the head in a state."""
+    return _find(layout, f"{head}.bias").shape[0]
+
+
+def _find(layout: Layout, name: str) -> Entry:
+    for entry in layout.entries:
+        if entry.name == name:
+            return entry
+    raise UsageError(
+        f"a head in closed form needs {name} among the tensors that are trained: choose a --train that "
+        "includes the head"
+    )

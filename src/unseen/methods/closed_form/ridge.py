@@ -12,13 +12,19 @@ from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, setting
 from unseen.methods.base import Paper, register
 from unseen.methods.closed_form.closed_form_method import ClosedFormMethod, SolvedHead
-from unseen.methods.closed_form.feature_sums import BALANCE, Balance, FeatureSums, Watch, sum_features
+from unseen.methods.closed_form.feature_sums import (
+    BALANCE,
+    SUMS,
+    VALIDATION_SUMS,
+    Balance,
+    FeatureSums,
+    Watch,
+    sum_features,
+)
 from unseen.methods.closed_form.linear_head import SCALING, Scaling
 from unseen.methods.closed_form.ridge_solution import RidgeProblem, choose_strength
 from unseen.models import Network
 from unseen.training import ClientWork
-
-OF_VALIDATION = " (validation samples)"
 
 
 @dataclass(frozen=True)
@@ -67,13 +73,8 @@ class Ridge(ClosedFormMethod[RidgeSettings]):
         venue="ICML",
         url="https://arxiv.org/abs/2406.01116",
     )
-    sends = (
-        "model weights",
-        "number of samples",
-        *FeatureSums.kinds(),
-        *FeatureSums.kinds(OF_VALIDATION),
-    )
-    merges = dict.fromkeys((*FeatureSums.kinds(), *FeatureSums.kinds(OF_VALIDATION)), "sum")
+    sends = ("model weights", "number of samples", SUMS, VALIDATION_SUMS)
+    merges = {SUMS: "sum", VALIDATION_SUMS: "sum"}  # noqa: RUF012 (declared as the class's own in Method)
 
     def statistics(self, network: Network, work: ClientWork, watch: Watch) -> dict[str, Tensor]:
         """Sum up training and validation samples."""
@@ -83,11 +84,15 @@ class Ridge(ClosedFormMethod[RidgeSettings]):
             "one": self.settings.logit_scale,
         }
         training = sum_features(network, work.train, watch=watch, **how)
-        return training.pack() | sum_features(network, work.validation, **how).pack(OF_VALIDATION)
+        validation = sum_features(network, work.validation, **how)
+        return {SUMS: training.pack(), VALIDATION_SUMS: validation.pack()}
 
-    def solve(self, sent: Sequence[Mapping[str, Tensor]]) -> SolvedHead:
+    def solve(self, sent: Sequence[Mapping[str, Tensor]], *, outputs: int) -> SolvedHead:
         """Solve on the summed training samples, with the strength that suits the validation samples."""
-        training, validation = FeatureSums.unpack(sent), FeatureSums.unpack(sent, OF_VALIDATION)
+        training, validation = (
+            FeatureSums.unpack([extras[kind] for extras in sent], outputs=outputs)
+            for kind in (SUMS, VALIDATION_SUMS)
+        )
         problem = RidgeProblem.of(training, scaling=self.settings.scaling)
         strength, diagnostics = self.settings.strength, dict[str, object]()
         if strength is None:

@@ -36,7 +36,7 @@ class RidgeProblem:
         """Set up the problem from sums over training samples."""
         squares = sums.products.diagonal()
         standardization = standardize(sums.count, sums.features, squares, scaling=scaling)
-        centred = standardized(sums, standardization)
+        centred = sums.standardized(*standardization)
         target_mean = sums.targets / sums.count
         eigenvalues, basis = torch.linalg.eigh(centred.products / centred.count)
         cross = centred.cross - torch.outer(centred.features, target_mean)
@@ -73,21 +73,6 @@ class RidgeProblem:
 
     def _coefficients(self, strength: float) -> Tensor:
         return self.projected / (self.eigenvalues + strength)[:, None]
-
-
-def standardized(sums: FeatureSums, standardization: Standardization) -> FeatureSums:
-    """Convert sums over features f to those over z = (f - mean) / scale."""
-    mean, scale = standardization
-    drift = torch.outer(mean, sums.features)
-    products = sums.products - drift - drift.T + sums.count * torch.outer(mean, mean)
-    return FeatureSums(
-        sums.count,
-        sums.squares,
-        sums.targets,
-        (sums.features - sums.count * mean) / scale,
-        (sums.cross - torch.outer(mean, sums.targets)) / scale[:, None],
-        products / torch.outer(scale, scale),
-    )
 
 
 def squared_error(head: LinearHead, sums: FeatureSums) -> float:
