@@ -15,7 +15,7 @@ from unseen.engine import RoundStart, Workspace
 from unseen.errors import UsageError
 from unseen.methods import METHODS
 from unseen.privacy import make_protection
-from unseen.training import GRADIENT_RULES, LocalTrainingConfig
+from unseen.training import GRADIENT_RULES, ClientWork, LocalTrainingConfig
 from unseen.training.gradient_rules import GradientRule, clip_gradients, perturbed, sharpness_aware
 
 PLAN = LocalTrainingConfig(epochs=2, batch_size=4, lr=0.05, momentum=0.5)
@@ -152,12 +152,16 @@ def test_a_perturbation_is_undone_exactly_even_after_an_error(experiment):
 
 
 @pytest.mark.parametrize("method", FITTING)
-def test_every_method_that_fits_trains_with_sharpness_clipping_and_a_head_rate(make_experiment, go, method):
+def test_every_method_that_fits_trains_with_sharpness_clipping_and_a_head_rate(
+    make_experiment, go, method, monkeypatch
+):
     settings = {"csac": {"acquisition_epochs": 1}}.get(method)
     plan = replace(PLAN, epochs=1)
+    fits, fit = [], ClientWork.fit
+    monkeypatch.setattr(ClientWork, "fit", lambda work, *loss, **more: fits.append(fit(work, *loss, **more)))
     plain, _ = go(make_experiment(method, plan=plan, settings=settings), "plain")
-    if bool(torch.equal(plain.weights, Workspace(make_experiment(method, settings=settings)).flat.read())):
-        pytest.skip("nothing is trained")
+    if not fits:
+        pytest.skip("a closed form, without gradients")
     for name, options in {
         "sam": {"sharpness": "sam", "rho": 0.5},
         "clip": {"clip_norm": 0.01},
