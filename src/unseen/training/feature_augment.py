@@ -107,7 +107,7 @@ class FeatureAugmenter:
         flat = first.flatten(2).float()
         for step in self.steps.at("stages"):
             flat = step(flat, self.generator)
-        changed = flat.to(maps.dtype).unflatten(2, first.shape[2:])
+        changed: Tensor = flat.to(maps.dtype).unflatten(2, first.shape[2:])
         return changed.movedim(1, -1) if last else changed
 
     def _watch_head(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
