@@ -175,3 +175,29 @@ def test_a_release_s_own_split_and_groups_are_shown(unseen, tmp_path: Path) -> N
     told = json.loads(unseen("data", "check", "camelyon17", "--data-root", tmp_path, "--json").out)
     assert told["hold_out"] == ["hospital_2"]
     assert told["validate_on"] == ["hospital_1"]
+
+
+def test_a_sheet_shows_clean_and_augmented_images(unseen, folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "sheet.png"
+    answer = unseen(
+        "data", "check", folder, "--sheet", file, "--augment", "crop+mixstyle", "--image-size", "40"
+    )
+    assert answer.code == 0
+    assert f"Sheet: {file} (40 pixels, --augment crop+mixstyle)" in answer.out.replace("\n", "")
+    assert "acts inside the network: mixstyle" in answer.out
+    with Image.open(file) as sheet:
+        assert sheet.size == (150 + 7 * (80 + 6) + 6, 2 * 18 + 6 + 4 * (80 + 6))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--augment", "crop"), "--sheet FILE.png"),
+        (("--sheet", "a.jpg"), "--sheet a.jpg must end in .png"),
+        (("--sheet", "a.png", "--augment", "cropp"), "unknown augmentation 'cropp'"),
+    ],
+)
+def test_wrong_options_of_a_sheet_are_refused(unseen, folder: Path, options, message: str) -> None:
+    answer = unseen("data", "check", folder, *options)
+    assert answer.code == 2
+    assert message in answer.err.replace("\n", " ")

@@ -116,7 +116,7 @@ class FeatureAugmenter:
 
 
 def find_early_stages(network: Network) -> list[nn.Module]:
-    """Return the first two stages of a network, or of the one that it wraps; empty if it has none."""
+    """Return the first two stages of a network, or of the one that it wraps, unless they are left out."""
     for module in network.modules():
         if isinstance(module, Network) and (names := module.early_stages()):
             present = dict(module.named_modules())
