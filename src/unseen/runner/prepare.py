@@ -236,6 +236,10 @@ def make_experiment(
     return experiment, notes
 
 
+_NO_ROWS = np.empty(0, dtype=np.int64)
+"""A site that only evaluates has no clients."""
+
+
 def split_experiment(
     experiment: Experiment, config: RunConfig, *, progress: Progress = no_progress
 ) -> tuple[Experiment, tuple[str, ...]]:
@@ -258,8 +262,8 @@ def split_experiment(
         data,
         frozen,
         experiment.prepare,
-        training=np.concatenate([client.train for client in rows]),
-        evaluation=np.concatenate(evaluated),
+        training=np.concatenate([_NO_ROWS, *(client.train for client in rows)]),
+        evaluation=np.concatenate([_NO_ROWS, *evaluated]),
         views=views,
         progress=progress,
     )
