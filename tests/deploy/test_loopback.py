@@ -74,6 +74,14 @@ def same_as_on_one_machine(grid: LoopbackGrid, config: RunConfig, tmp_path: Path
     )
 
 
+@pytest.mark.parametrize("choice", ["frozen", "pooled"])
+def test_sites_treat_batch_norm_as_one_machine_does(
+    choice: str, grid: LoopbackGrid, images: Path, tmp_path: Path
+) -> None:
+    config = tiny_job(images, model="test_resnet", rounds=2, batches_per_epoch=1, batch_norm=choice)
+    same_as_on_one_machine(grid, config, tmp_path)
+
+
 @pytest.mark.parametrize("method", NOT_POOLED)
 def test_every_method_gives_the_same_weights_as_on_one_machine(
     method: str, grid: LoopbackGrid, images: Path, tmp_path: Path
