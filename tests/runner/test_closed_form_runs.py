@@ -89,3 +89,20 @@ def test_a_run_with_a_head_counts_its_exchange_and_is_another_run(make_tiny_data
 def test_what_cannot_be_is_refused_in_one_line(options, message, make_tiny_data):
     with pytest.raises(UsageError, match=message):
         prepare_run(RunConfig.from_mapping({**QUICK, **options}), data=make_tiny_data())
+
+
+@pytest.mark.parametrize("train", ["head", "last-stage", "head.*"])
+def test_a_head_starts_whatever_part_is_trained(train, make_tiny_data, tmp_path):
+    options = {"model": "mnist-cnn", "rounds": 1, "train": train}
+    alone, _ = finish(tmp_path / "alone", make_tiny_data(), method="ridge", model="mnist-cnn", train=train)
+    finish(tmp_path / "headed", make_tiny_data(), head="ridge", **options)
+    lines = map(json.loads, (tmp_path / "headed" / "records.jsonl").read_text().splitlines())
+    first = next(record for record in lines if record["event"] == "evaluation")
+    found = [score["metrics"]["accuracy"] for score in first["scores"] if score["split"] == "target"]
+    assert first["round"] == 0 and found == [alone["metrics"]["target"]["accuracy"]]
+
+
+def test_a_frozen_head_is_refused(make_tiny_data, tmp_path):
+    options = {"head": "ridge", "model": "mnist-cnn", "train": "stages.hidden.*"}
+    with pytest.raises(UsageError, match=r"needs head\.bias among the tensors that are trained"):
+        finish(tmp_path / "run", make_tiny_data(), **options)
