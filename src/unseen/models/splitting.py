@@ -53,7 +53,8 @@ class FrozenPart(nn.Module):
 
     def makes_maps(self, shape: tuple[int, ...]) -> bool:
         """Check whether the results are maps; methods that use inner maps need them (not tokens)."""
-        return self(torch.zeros(1, *shape)).ndim == 4
+        found: Tensor = self(torch.zeros(1, *shape))
+        return found.ndim == 4
 
 
 class _ReachedError(Exception):
@@ -127,7 +128,7 @@ def _keep_from(network: Network, stage: str) -> Network:
         for own in list(owner._parameters):  # such as the position embedding of a vision transformer
             setattr(owner, own, None)
         if hasattr(owner, "_pos_embed"):
-            owner._pos_embed = _leave
+            setattr(owner, "_pos_embed", _leave)  # noqa: B010 (a method of timm)
         owner = owner.get_submodule(name)
     kept.tap_names = tuple(name for name in kept.tap_names if network.tap_path(name).startswith(stage))
     kept.pixel_mean, kept.pixel_std = Network.pixel_mean, Network.pixel_std

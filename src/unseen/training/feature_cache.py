@@ -137,13 +137,14 @@ class _FeatureFile:
             if missing:
                 features.flush()
                 checks.flush()
-        return np.load(self.path, mmap_mode="r")
+        opened: Array = np.load(self.path, mmap_mode="r")
+        return opened
 
     @staticmethod
     def _open(path: Path, shape: tuple[int, ...], dtype: Any) -> np.memmap[Any, Any]:
         """Open an array for writing; a file that is absent or of another shape starts with zeros."""
         try:
-            found = np.load(path, mmap_mode="r+")
+            found: np.memmap[Any, Any] = np.load(path, mmap_mode="r+")
             if found.shape == shape and found.dtype == dtype:
                 return found
         except (OSError, ValueError):
