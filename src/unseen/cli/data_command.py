@@ -87,7 +87,7 @@ def check_command(  # noqa: PLR0917 (one parameter per option)
     if sheet is None and (augment is not None or image_size is not None):
         raise UsageError("--augment and --image-size are for the images of --sheet FILE.png: name that file")
     if augment is not None:
-        from unseen.data.augment import AUGMENTATIONS
+        from unseen.data.augmentation import AUGMENTATIONS
 
         AUGMENTATIONS.check(augment)
     if task is not None and task not in TASKS:
@@ -102,7 +102,7 @@ def check_command(  # noqa: PLR0917 (one parameter per option)
             progress=bar,
         )
         check = check_data(request)
-        notes = ()
+        notes: tuple[str, ...] = ()
         if sheet is not None and not check.problem:
             wanted = replace(request, image_size=image_size, skip_unreadable=True)
             notes = write_contact_sheet(wanted, augment, sheet)

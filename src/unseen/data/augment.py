@@ -16,6 +16,18 @@ from torch.nn import functional as F
 
 from unseen.data.augmentation.augmentation_list import AUGMENTATIONS
 
+__all__ = [
+    "AUGMENTATIONS",
+    "change_colours",
+    "crop_and_flip",
+    "crop_windows",
+    "jitter_colours",
+    "laid_out_like",
+    "luma_weights",
+    "resample_windows",
+    "rotate_hues",
+    "shift",
+]
 _SMALLEST_CROP = 0.8
 _CROP_RATIO = (3 / 4, 4 / 3)
 _JITTER = 0.4
@@ -121,7 +133,8 @@ def rotate_hues(turns: Tensor) -> Tensor:
     rotation[:, 1, 1] = rotation[:, 2, 2] = angle.cos()
     rotation[:, 2, 1] = angle.sin()
     rotation[:, 1, 2] = -angle.sin()
-    return torch.linalg.inv(to_yiq) @ rotation @ to_yiq
+    matrices: Tensor = torch.linalg.inv(to_yiq) @ rotation @ to_yiq
+    return matrices
 
 
 def luma_weights(channels: int, like: Tensor) -> Tensor:
