@@ -23,13 +23,13 @@ class RidgeProblem:
     the solution V (e + strength)^-1 V^T B for every strength at the cost of one decomposition.
     """
 
+    count: float
     standardization: Standardization
     basis: Tensor
     eigenvalues: Tensor
     projected: Tensor
     target_mean: Tensor
-    target_variance: Tensor
-    count: float
+    target_variance: float
 
     @classmethod
     def of(cls, sums: FeatureSums, *, scaling: Scaling) -> RidgeProblem:
@@ -41,13 +41,13 @@ class RidgeProblem:
         eigenvalues, basis = torch.linalg.eigh(centred.products / centred.count)
         cross = centred.cross - torch.outer(centred.features, target_mean)
         return cls(
-            standardization,
-            basis,
-            eigenvalues.clamp(min=0),
-            basis.T @ (cross / centred.count),
-            target_mean,
-            sums.squares / sums.count - target_mean.square().sum(),
-            float(sums.count),
+            count=float(sums.count),
+            standardization=standardization,
+            basis=basis,
+            eigenvalues=eigenvalues.clamp(min=0),
+            projected=basis.T @ (cross / centred.count),
+            target_mean=target_mean,
+            target_variance=float(sums.squares / sums.count - target_mean.square().sum()),
         )
 
     def solve(self, strength: float) -> LinearHead:
