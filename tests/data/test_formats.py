@@ -62,7 +62,7 @@ class Linear(Network):
         return inputs, ()
 
 
-MODELS.register("linear")(ModelEntry(Linear, "one linear layer"))
+MODELS.register("one-layer")(ModelEntry(Linear, "one linear layer"))
 '''
 
 
@@ -109,7 +109,7 @@ def call(*arguments):
     done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
     assert done.exit_code == 0, done.output
 
-call("train", {str(arrays)!r}, "--hold-out", "c", "--partition", "parity", "--model", "linear",
+call("train", {str(arrays)!r}, "--hold-out", "c", "--partition", "parity", "--model", "one-layer",
      "--rounds", "1", "--batch-size", "4", "--out", {str(tmp_path / "run")!r})
 call("data", "check", {str(arrays)!r})
 print(len(load_site("b", DataRequest({str(arrays)!r})).targets))
@@ -130,7 +130,7 @@ from unseen.data.augment import AUGMENTATIONS
 from unseen.federation import PARTITIONS
 from unseen.models import MODELS
 print("npz" in FORMATS, PARTITIONS["parity"].__doc__, sep="|")
-print(AUGMENTATIONS["mirror"].__doc__, MODELS["linear"].summary, sep="|")
+print(AUGMENTATIONS["mirror"].__doc__, MODELS["one-layer"].summary, sep="|")
 """,
         plugin,
     )
