@@ -31,6 +31,11 @@ class RidgeProblem:
     target_mean: Tensor
     target_variance: float
 
+    def solve(self, strength: float) -> LinearHead:
+        """Return the solution for a strength, as a head on the features as they are."""
+        weight = (self.basis @ self._coefficients(strength)).T
+        return LinearHead(weight, self.target_mean).on_raw_features(self.standardization)
+
     @classmethod
     def of(cls, sums: FeatureSums, *, scaling: Scaling) -> RidgeProblem:
         """Set up the problem from sums over training samples."""
@@ -49,11 +54,6 @@ class RidgeProblem:
             target_mean=target_mean,
             target_variance=float(sums.squares / sums.count - target_mean.square().sum()),
         )
-
-    def solve(self, strength: float) -> LinearHead:
-        """Return the solution for a strength, as a head on the features as they are."""
-        weight = (self.basis @ self._coefficients(strength)).T
-        return LinearHead(weight, self.target_mean).on_raw_features(self.standardization)
 
     def validation_error(self, strength: float, validation: FeatureSums) -> float:
         """Compute the mean of |y - W f - b|^2 over other samples from their sums alone."""
