@@ -80,7 +80,7 @@ def test_a_run_with_a_head_counts_its_exchange_and_is_another_run(make_tiny_data
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"head": "ridge", "protect": "encrypted"}, r"does not support --head ridge: it also sends"),
+        ({"head": "ridge", "protect": "dp-clients"}, r"does not support --head ridge: it also sends"),
         ({"head": "ridge", "method": "ridge"}, "computes the head itself"),
         ({"head": "none"}, "random"),
         ({"method": "ridge", "protect": "dp-samples"}, "sums over the features"),

@@ -143,6 +143,13 @@ class Method(Configurable[S], ABC):
         """Return the network inside `module` that is evaluated, saved and exported."""
         return cast(Network, module)
 
+    def describe_extras(self, module: nn.Module) -> Mapping[str, Tensor]:
+        """Describe extras by tensors without memory (device meta), for estimates before a run.
+
+        Kinds whose size depends on the client's data are left out; by default all are.
+        """
+        return {}
+
     def broadcast(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Select what the server sends to every client in addition to the weights."""
         return {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unseen.aggregation import (
     WEIGHTING,
@@ -21,7 +21,7 @@ from unseen.data import Batch
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, setting
 from unseen.methods.base import Method, Paper, register
-from unseen.models import Kind
+from unseen.models import Kind, Layout
 from unseen.training import ClientWork, Update, batch_positions, require_sums_of_gradients
 
 CONTROL = "control variate"
@@ -84,6 +84,13 @@ class Scaffold(Method[ScaffoldSettings]):
     def broadcast(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Send c; it is zero, and not sent, before the first round."""
         return {CONTROL: state[CONTROL]} if CONTROL in state else {}
+
+    def describe_extras(self, module: nn.Module) -> Mapping[str, Tensor]:
+        """Describe the change of the control variate: a number per parameter."""
+        if not self.settings.control:
+            return {}
+        place = Layout.of(module).extent(Kind.PARAMETER)
+        return {CHANGE: torch.empty(place.stop - place.start, device="meta")}
 
     def client(self, work: ClientWork) -> Update:
         """Train with corrected gradients, update c_k and send its change (equations 3 and 4)."""

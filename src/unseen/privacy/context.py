@@ -64,6 +64,8 @@ class PlannedRun:
     in_round        number of clients per round
     module          what clients train and send
     mixing_samples  names of augmentations through which samples affect each other; empty if there are none
+    extras          extras of a client as tensors without memory, as far as their size is known
+    start           the same for the exchange before round 1, which starts the head; empty if there is none
     """
 
     method: MethodTraits
@@ -74,6 +76,8 @@ class PlannedRun:
     plan: LocalTrainingConfig
     seed: int = 0
     mixing_samples: str = ""
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
+    start: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def numbers(self) -> int:

@@ -361,15 +361,18 @@ def _plan_protection(
 ) -> tuple[Protection[Any], tuple[str, ...]]:
     """Resolve the protection for the whole run; return it with notes on its cost."""
     method, federation, protection = experiment.method, experiment.federation, experiment.protection
+    module = method.build_for(experiment.network, sources=federation.sources, seed=config.seed)
     planned = PlannedRun(
         method=method.traits,
         rounds=config.rounds,
         train_sizes=federation.train_sizes.tolist(),
         in_round=in_round,
-        module=method.build_for(experiment.network, sources=federation.sources, seed=config.seed),
+        module=module,
         plan=experiment.plan,
         seed=config.seed,
         mixing_samples=experiment.prepare.augmentations.mixing_samples,
+        extras=method.describe_extras(module),
+        start={} if experiment.head is None else experiment.head.describe_extras(module),
     )
     protection.check(planned)
     protection = protection.resolve(planned)

@@ -222,7 +222,7 @@ def test_the_cost_is_estimated_from_a_calibration():
     assert one.client_up == two.client_up == 26 * measured.fresh_bytes
     assert one.at_server < two.at_server
     assert two.opening_down == (26 + 15) * measured.summed_bytes
-    assert "a client sends 6." in describe(one, clients=5, numbers=101_000)
+    assert "a client sends 6." in describe(one, clients=5, plain=404_000)
 
 
 def test_a_missing_library_says_what_to_install(monkeypatch, make_experiment):

@@ -106,7 +106,9 @@ def test_served_methods_give_what_they_give_without(method, make_experiment, go)
     experiment = protected(make_experiment(method, plan=PLAN, model="lenet-1"))
     coded, records = go(experiment, "encrypted", rounds=1)
     assert difference(coded.weights, plain.weights) < 1e-5
-    assert not torch.equal(coded.weights, plain.weights) and faults_of(records) == []
+    assert faults_of(records) == []
+    closed_form = experiment.method.default_rounds is not None
+    assert closed_form or not torch.equal(coded.weights, plain.weights), "sums are exact, means are not"
 
 
 def test_batch_norm_is_averaged_and_not_operated_on(make_experiment, go):
@@ -245,7 +247,7 @@ def test_a_lone_update_is_not_decrypted(make_experiment, go, monkeypatch):
     ("method", "reason"),
     [
         ("agrsum", "more than a weighted sum with coefficients from their inner products"),
-        ("scaffold", "sends change of the control variate, which is not encrypted"),
+        ("fednova", "needs .* of every client, and only sums are decrypted"),
         ("cwt", "from one client to the next"),
         ("deepall", "pools the data itself"),
     ],

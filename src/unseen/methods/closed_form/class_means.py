@@ -73,6 +73,12 @@ class ClassMeans(ClosedFormMethod[ClassMeansSettings]):
             sums[-1, :-1] += weights @ features.square()
         return {CLASS_SUMS: sums}
 
+    def describe_statistics(self, network: Network) -> dict[str, Tensor]:
+        """Describe the sums by class."""
+        head = network.head
+        size = (head.out_features + 1, head.in_features + 1)
+        return {CLASS_SUMS: torch.empty(size, dtype=torch.float64, device="meta")}
+
     def solve(self, sent: Sequence[Mapping[str, Tensor]], *, outputs: int) -> SolvedHead:
         """Compute the class means; a class without samples anywhere is never chosen."""
         whole = torch.stack([extras[CLASS_SUMS] for extras in sent]).sum(0)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from unseen.aggregation import ServerWork
 from unseen.data import Batch
@@ -53,6 +53,14 @@ class ClosedFormMethod(Method[S]):
 
         outputs  number of the head's outputs
         """
+
+    @abstractmethod
+    def describe_statistics(self, network: Network) -> dict[str, Tensor]:
+        """Describe what `statistics` returns by tensors without memory (device meta)."""
+
+    def describe_extras(self, module: nn.Module) -> dict[str, Tensor]:
+        """Describe the sums that a client sends."""
+        return self.describe_statistics(self.deployed(module))
 
     def client(self, work: ClientWork) -> Update:
         """Send sums over the samples' features."""

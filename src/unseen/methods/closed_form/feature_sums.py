@@ -159,6 +159,12 @@ class FeatureSums:
         return cls(matrix, outputs)
 
 
+def count_sums(*, features: int, outputs: int) -> int:
+    """Count the numbers that `FeatureSums.pack` returns."""
+    size = 1 + outputs + features
+    return size * (size + 1) // 2
+
+
 def sum_features(
     network: Network,
     samples: Samples,

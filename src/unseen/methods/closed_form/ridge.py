@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from unseen.errors import UsageError
@@ -19,6 +20,7 @@ from unseen.methods.closed_form.feature_sums import (
     Balance,
     FeatureSums,
     Watch,
+    count_sums,
     sum_features,
 )
 from unseen.methods.closed_form.linear_head import SCALING, Scaling
@@ -86,6 +88,14 @@ class Ridge(ClosedFormMethod[RidgeSettings]):
         training = sum_features(network, work.train, watch=watch, **how)
         validation = sum_features(network, work.validation, **how)
         return {SUMS: training.pack(), VALIDATION_SUMS: validation.pack()}
+
+    def describe_statistics(self, network: Network) -> dict[str, Tensor]:
+        """Describe the triangles of the two splits."""
+        head = network.head
+        numbers = count_sums(features=head.in_features, outputs=head.out_features)
+        return {
+            kind: torch.empty(numbers, dtype=torch.float64, device="meta") for kind in (SUMS, VALIDATION_SUMS)
+        }
 
     def solve(self, sent: Sequence[Mapping[str, Tensor]], *, outputs: int) -> SolvedHead:
         """Solve on the summed training samples, with the strength that suits the validation samples."""

@@ -38,6 +38,11 @@ class StartingHead:
         pooled = self.method.topology == "pooled"
         return replace(self.form.traits, topology="pooled") if pooled else self.form.traits
 
+    def describe_extras(self, module: nn.Module) -> dict[str, Tensor]:
+        """Describe the sums that a client sends; empty for a head that `bind` refuses."""
+        network = self.method.deployed(module)
+        return self.form.describe_statistics(network) if isinstance(network.head, nn.Linear) else {}
+
     def bind(self, module: nn.Module) -> None:
         """Find the head of the deployed network in the module that clients send."""
         head = self.method.deployed(module).head

@@ -44,6 +44,15 @@ from unseen.privacy.he.ciphertext_packing import (
     statistics_weight,
 )
 from unseen.privacy.he.ckks import LARGEST, NOISE, NOISE_PER_ROW, KeyHolder, Real
+from unseen.privacy.he.encrypted_sums import (
+    ADDED,
+    added_request,
+    check_addends,
+    count_addends,
+    decrypt_added,
+    find_contents,
+    unpack_added,
+)
 from unseen.privacy.he.key_exchange import STEP
 from unseen.privacy.he.server_process import EncryptedServer, ServerProcess, drop_negligible
 from unseen.privacy.serialization import bytes_to_tensor, join_parts, split_parts, tensor_to_bytes
@@ -82,7 +91,7 @@ def sum_request(ciphertexts: list[bytes], *parts: Factors) -> Message:
 
 
 def decrypt_sum(message: Message, holder: KeyHolder, packing: CiphertextLayout) -> Message:
-    """Decrypt the mean change of the parameters and of the statistics, and the loss, at a key holder."""
+    """Decrypt the mean change of the parameters and of the statistics, the loss, and sums of extras."""
     rows = [holder.decrypt(part) for part in split_parts(message[SUM])]
     vectors = [
         from_rows(rows[place.start : place.stop], numbers=numbers, magnitude=magnitude, leading=leading)
@@ -90,7 +99,7 @@ def decrypt_sum(message: Message, holder: KeyHolder, packing: CiphertextLayout) 
             packing.rows, packing.sizes, message[SIZES].tolist(), message[LEADING].tolist(), strict=True
         )
     ]
-    return {MEAN: torch.from_numpy(np.concatenate(vectors)).float()}
+    return {MEAN: torch.from_numpy(np.concatenate(vectors)).float(), **decrypt_added(message, holder)}
 
 
 GRAM, ROWS, NAMES = "encrypted Gram matrix", "rows", "names"
@@ -173,9 +182,11 @@ class EncryptedRound:
 
     def aggregate(self) -> RoundUpdates:
         """Combine the updates as the method does, and have only the result decrypted."""
+        contents = find_contents(self.received)
         for client, update in self.received:
             parts = check_ciphertexts(client, update.extras, self.packing)
-            self.process.run(EncryptedServer.take, client, parts)
+            addends = check_addends(client, update.extras, contents)
+            self.process.run(EncryptedServer.take, client, parts + addends)
         sizes = torch.stack([update.extras[MAGNITUDES] for _, update in self.received])
         surgery, summary = self.context.method.surgery, dict[str, Any]()
         equal = normalize_weights(client_weights(self.samples, self.context.method.buffer_weighting))
@@ -189,9 +200,21 @@ class EncryptedRound:
             for rows, part in zip(self.packing.rows, both, strict=True)
             for ciphertext in self.process.run(EncryptedServer.weighted_sum, rows, part.of_clients)
         ]
+        state_rows = self.packing.rows[-1].stop
+        addend_rows = range(state_rows, state_rows + count_addends(contents))
+        added = self.process.run(EncryptedServer.plain_sum, addend_rows)
         self.process.run(EncryptedServer.forget)
-        answer = self._ask({STEP: OPEN, **sum_request(ciphertexts, *both)}, "sum")
-        return self._round_updates(answer[MEAN], summary)
+        question = sum_request(ciphertexts, *both) | added_request(added, contents, clients=len(self.clients))
+        answer = self._ask({STEP: OPEN, **question}, "sum")
+        return self._round_updates(answer[MEAN], self._extras(answer, contents), summary)
+
+    def _extras(self, answer: Message, contents: list[dict[str, Any]]) -> dict[str, Tensor]:
+        """Return the extras merged over the clients."""
+        if not contents:
+            return {}
+        method = self.context.method
+        weight = float(client_weights(self.samples, method.weighting).sum())
+        return unpack_added(answer[ADDED], contents, method=method, weight=weight)
 
     def _request_coefficients(
         self, surgery: GradientSurgery, sizes: Tensor, summary: dict[str, Any]
@@ -217,7 +240,9 @@ class EncryptedRound:
     def _by_client(self, values: Tensor) -> dict[str, Any]:
         return dict(zip(self.clients, values.tolist(), strict=True))
 
-    def _round_updates(self, mean: Tensor, summary: dict[str, Any]) -> RoundUpdates:
+    def _round_updates(
+        self, mean: Tensor, extras: Mapping[str, Tensor], summary: dict[str, Any]
+    ) -> RoundUpdates:
         """Convert the decrypted mean to the input of the method's server half: one row."""
         context, packing, updates = self.context, self.packing, [update for _, update in self.received]
         parameters, _ = packing.sizes
@@ -232,7 +257,7 @@ class EncryptedRound:
             "rows": state[None],
             "samples": self.samples.sum()[None],
             "steps": torch.tensor([sum(update.steps for update in updates)], dtype=torch.float64),
-            "extras": ({},),
+            "extras": (extras,),
             "layout": context.layout,
         }
         weight = sum(statistics_weight(update.samples, context.method) for update in updates)

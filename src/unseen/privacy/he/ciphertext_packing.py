@@ -36,6 +36,8 @@ GRID = 2.0**-20
 """Decrypted numbers are rounded to this: finer digits are the scheme's noise, which depends on the key."""
 TOLERANCE = 1e-4
 """Tolerance of the leading one."""
+ENCODING = 1e-13
+"""Bound on the error of encoding in double precision, relative to the largest number in a row."""
 
 
 def count_rows(numbers: int) -> int:
@@ -72,7 +74,8 @@ def from_rows(rows: Sequence[Real], *, numbers: int, magnitude: int, leading: fl
             "is it the same model?"
         )
     whole = np.stack(rows)
-    if not bool((np.abs(whole[:, 0] - leading) <= TOLERANCE * max(1.0, abs(leading))).all()):
+    tolerance = TOLERANCE * max(1.0, abs(leading)) + ENCODING * np.abs(whole).max(axis=1)
+    if not bool((np.abs(whole[:, 0] - leading) <= tolerance).all()):
         raise UnseenError(
             "what was decrypted is not what the clients encrypted: one of them used another key, or a "
             "ciphertext was changed in transit"

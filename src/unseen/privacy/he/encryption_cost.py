@@ -21,12 +21,13 @@ class Calibration:
     """Seconds and bytes per ciphertext on this machine.
 
     multiply  a product of two ciphertexts, added up; `slots` is the closing sum over a product's slots
-    weigh     a ciphertext times a number, added up
+    weigh     a ciphertext times a number, added up; `add` without the number
     """
 
     encrypt: float
     decrypt: float
     weigh: float
+    add: float
     multiply: float
     slots: float
     fresh_bytes: int
@@ -60,6 +61,7 @@ def calibrate(*, products: bool, times: int = 2) -> Calibration:
     for client in ("a", "b"):
         server.take(client, fresh)
     weigh, summed = _timed(lambda: server.weighted_sum(range(times), {"a": 0.3, "b": 0.7}))
+    add, _ = _timed(lambda: server.plain_sum(range(times)))
     decrypt, _ = _timed(lambda: [holder.decrypt(part) for part in summed])
     multiply = slots = 0.0
     if products:
@@ -71,6 +73,7 @@ def calibrate(*, products: bool, times: int = 2) -> Calibration:
         encrypt=encrypt / times,
         decrypt=decrypt / times,
         weigh=weigh / (2 * times),
+        add=add / (2 * times),
         multiply=multiply,
         slots=slots,
         fresh_bytes=len(fresh[0]),
@@ -80,27 +83,36 @@ def calibrate(*, products: bool, times: int = 2) -> Calibration:
     )
 
 
-def estimate(measured: Calibration, packing: CiphertextLayout, *, clients: int, products: bool) -> RoundCost:
-    """Scale the calibration to a round's ciphertexts."""
+def estimate(
+    measured: Calibration, packing: CiphertextLayout, *, clients: int, products: bool, addends: int = 0
+) -> RoundCost:
+    """Scale the calibration to a round's ciphertexts.
+
+    addends  ciphertexts of a client's extras, which are only added up
+    """
     parameters, rows = len(packing.rows[0]), sum(map(len, packing.rows))
     pairs = clients * (clients + 1) // 2 if products else 0
     return RoundCost(
-        at_client=rows * measured.encrypt,
-        at_server=clients * rows * measured.weigh + pairs * (parameters * measured.multiply + measured.slots),
-        opening=rows * measured.decrypt,
-        client_up=rows * measured.fresh_bytes,
-        opening_down=rows * measured.summed_bytes + pairs * measured.summed_bytes,
+        at_client=(rows + addends) * measured.encrypt,
+        at_server=clients * (rows * measured.weigh + addends * measured.add)
+        + pairs * (parameters * measured.multiply + measured.slots),
+        opening=(rows + addends) * measured.decrypt,
+        client_up=(rows + addends) * measured.fresh_bytes,
+        opening_down=(rows + pairs) * measured.summed_bytes + addends * measured.fresh_bytes,
         once=measured.context_bytes + (clients - 1) * measured.secret_bytes,
     )
 
 
-def describe(cost: RoundCost, *, clients: int, numbers: int) -> str:
-    """Describe the cost in a sentence for the user, before the run starts."""
+def describe(cost: RoundCost, *, clients: int, plain: int, when: str = "for every round") -> str:
+    """Describe the cost in a sentence for the user, before the run starts.
+
+    plain  bytes that a client would send unprotected
+    """
     whole = clients * cost.at_client + cost.at_server + cost.opening
     return (
-        f"encrypted: about {whole:.2g} s more for every round on one core ({cost.at_client:.2g} s at each of "
+        f"encrypted: about {whole:.2g} s more {when} on one core ({cost.at_client:.2g} s at each of "
         f"{clients} clients, {cost.at_server:.2g} s at the server, {cost.opening:.2g} s to decrypt; measured "
-        f"just now); a client sends {cost.client_up / 1e6:.3g} MB a round ({4 * numbers / 1e6:.3g} MB "
+        f"just now); a client sends {cost.client_up / 1e6:.3g} MB a round ({plain / 1e6:.3g} MB "
         f"without), and one of them gets {cost.opening_down / 1e6:.3g} MB to decrypt; keys take "
         f"{cost.once / 1e6:.3g} MB once"
     )

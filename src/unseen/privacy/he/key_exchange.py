@@ -105,9 +105,12 @@ class KeyRing:
 def deliver_key(context: ServerContext, *, products: bool) -> None:
     """Ensure that every client of the round has the run's key (server half).
 
-    Afterwards `context.state` has the key's number and public context, and the names of all key holders.
+    Afterwards `context.state` has the key's number and public context, and the names of all key holders. A
+    key that was made without products (before round 1, to start the head) is replaced if they are needed.
     """
     holders = _key_holders(context.state)
+    if products and not bool(context.state.get(PRODUCTS, torch.tensor(True))):
+        holders = []
     lacking = [client for client in context.clients if client not in holders]
     if not lacking:
         return
@@ -137,6 +140,7 @@ def _make_key(
         found = ask_in_turn([client], question, context.ask)
         if found is not None:
             context.state[CONTEXT], context.state[KEY_ID] = found[1][CONTEXT], found[1][KEY_ID]
+            context.state[PRODUCTS] = torch.tensor(products)
             return [client], found, others
     raise UnseenError("no client of the round could create an encryption key; the records list the reasons")
 

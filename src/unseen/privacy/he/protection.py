@@ -43,6 +43,17 @@ from unseen.privacy.he.ciphertext_packing import (
     encrypt_update,
 )
 from unseen.privacy.he.ckks import SLOTS, import_tenseal
+from unseen.privacy.he.encrypted_sums import (
+    ADDED,
+    ADDENDS,
+    CONTENTS,
+    PEERS,
+    RangeError,
+    count_addends,
+    describe_extras,
+    encrypt_extras,
+    measure_addends,
+)
 from unseen.privacy.he.encryption_cost import calibrate, describe, estimate
 from unseen.privacy.he.key_exchange import (
     CONTEXT,
@@ -58,6 +69,7 @@ from unseen.privacy.serialization import count_parts, tensor_to_bytes
 from unseen.training import Update
 
 HIDDEN = "encrypted: the server held only ciphertexts"
+SHAPES = "shapes and names only"
 LOSS, COUNTS = "training loss", "counts of steps and of samples seen"
 _NUMBER = 8
 
@@ -85,6 +97,9 @@ class Encrypted(Protection[Settings]):
         COEFFICIENTS,
         DECISIONS,
         MEAN,
+        ADDENDS,
+        CONTENTS,
+        ADDED,
     )
     seals = True
     answers_protected: ClassVar[Mapping[str, str]] = {
@@ -95,6 +110,7 @@ class Encrypted(Protection[Settings]):
         COEFFICIENTS: "all that came of the K x K Gram matrix, which only a key holder decrypted",
         DECISIONS: "all that came of the K x K Gram matrix, which only a key holder decrypted",
         MEAN: "only the combination of the round's updates, decrypted by a key holder",
+        ADDED: "only the sums over the round's clients, decrypted by a key holder",
     }
 
     def __init__(self, settings: Settings) -> None:
@@ -108,11 +124,14 @@ class Encrypted(Protection[Settings]):
     # before the run
 
     def incompatibility(self, method: MethodTraits) -> str | None:
-        """Accept weighted means of states, and combinations that depend only on their Gram matrix."""
+        """Accept weighted means of states, combinations by their Gram matrix, and extras that are merged."""
         if missing := explain_missing_sum(method, updates_to="encrypt", sum_to="compute encrypted"):
             return missing
-        if method.extra_kinds:
-            return f"it also sends {' and '.join(method.extra_kinds)}, which is not encrypted here"
+        single = [kind for kind in method.extra_kinds if kind not in method.merges]
+        if single:
+            return (
+                f"its server half needs {' and '.join(single)} of every client, and only sums are decrypted"
+            )
         if method.needs_individual_updates and method.surgery is None:
             return (
                 "its server half processes single updates in a way that ciphertexts do not support (it needs "
@@ -134,8 +153,21 @@ class Encrypted(Protection[Settings]):
         """Estimate seconds and bytes per round from a calibration on a few ciphertexts."""
         products, clients = run.method.surgery is not None, run.in_round
         packing = CiphertextLayout.of(Layout.of(run.module))
-        cost = estimate(calibrate(products=products), packing, clients=clients, products=products)
-        return [describe(cost, clients=clients, numbers=run.numbers)]
+        measured, plain = calibrate(products=products), 4 * run.numbers
+
+        def note(extras: Mapping[str, Tensor], when: str, *, products: bool) -> str:
+            cost = estimate(
+                measured,
+                packing,
+                clients=clients,
+                products=products,
+                addends=count_addends(describe_extras(extras)),
+            )
+            sent = plain + sum(value.nbytes for value in extras.values())
+            return describe(cost, clients=clients, plain=sent, when=when)
+
+        notes = [note(run.extras, "for every round", products=products)]
+        return notes + ([note(run.start, "to start the head", products=False)] if run.start else [])
 
     # client half: a key holder
 
@@ -147,7 +179,13 @@ class Encrypted(Protection[Settings]):
             holder = KeyRing(context.state).holder(context.received[KEY_ID])
         except UnseenError as error:
             return withhold_update(str(error))
-        sent = encrypt_update(update, context.start, holder, method=context.method, layout=context.layout)
+        method = context.method
+        sent = encrypt_update(update, context.start, holder, method=method, layout=context.layout)
+        if update.extras:
+            try:
+                sent |= encrypt_extras(update, holder, method=method, clients=int(context.received[PEERS]))
+            except RangeError as error:
+                return withhold_update(str(error))
         return replace(update, weights=torch.empty(0), loss=0.0, extras=sent, diagnostics={})
 
     def answer(self, message: Message, context: ClientContext) -> Message:
@@ -165,7 +203,8 @@ class Encrypted(Protection[Settings]):
         """Ensure that all clients have the key; the server process starts meanwhile."""
         self._process = self._process or ServerProcess()
         deliver_key(context, products=context.method.surgery is not None)
-        return {KEY_ID: context.state[KEY_ID]}
+        peers = {PEERS: torch.tensor([len(context.clients)])} if context.method.extra_kinds else {}
+        return {KEY_ID: context.state[KEY_ID], **peers}
 
     def finish(
         self, context: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor
@@ -189,18 +228,22 @@ class Encrypted(Protection[Settings]):
     # disclosure
 
     def disclose(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
-        """List the entries: padded ciphertexts hold state and loss; the rest are the server's weights."""
+        """List the entries: padded ciphertexts hold state and loss; the rest are the server's weights.
+
+        Extras are in ciphertexts of their own.
+        """
         ciphertexts = update.extras[CIPHERTEXTS]
         numbers = SLOTS * count_parts(ciphertexts)
         return [
             DisclosureEntry(", ".join(method.in_state), numbers, ciphertexts.nbytes, HIDDEN),
             DisclosureEntry(LOSS, 1, 0, HIDDEN),
+            *(DisclosureEntry(*size, HIDDEN) for size in measure_addends(update.extras)),
             DisclosureEntry(SAMPLES, 1, _NUMBER),
             DisclosureEntry(COUNTS, 2, 2 * _NUMBER),
             *(
-                DisclosureEntry(kind, value.numel(), value.nbytes, PLAIN)
+                DisclosureEntry(kind, value.numel(), value.nbytes, SHAPES if kind == CONTENTS else PLAIN)
                 for kind, value in update.extras.items()
-                if kind != CIPHERTEXTS
+                if kind not in (CIPHERTEXTS, ADDENDS)
             ),
         ]
 
@@ -209,6 +252,6 @@ class Encrypted(Protection[Settings]):
         return (
             "Updates were encrypted before they left a client, with a key that only clients hold. The "
             "server computed in a process that held ciphertexts and the public context only. Key holders "
-            "decrypted the combination of each round's updates and, for gradient surgery, the K x K matrix "
-            "of their inner products."
+            "decrypted the combination of each round's updates, the sums over the clients of what else the "
+            "method merges and, for gradient surgery, the K x K matrix of the updates' inner products."
         )

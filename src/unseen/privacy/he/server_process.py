@@ -145,6 +145,14 @@ class EncryptedServer:
             summed.append(bytes(total.serialize()))
         return summed
 
+    def plain_sum(self, rows: range) -> list[bytes]:
+        """Compute the encrypted sum of the clients' rows as they are; without products it is exact."""
+        summed = []
+        for row in rows:
+            first, *others = self._vectors(row)
+            summed.append(bytes(sum(others, first).serialize()))
+        return summed
+
     def _vectors(self, row: int) -> list[Any]:
         return [open_ciphertext(self.context, sent[row]) for sent in self.received.values()]
 
