@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 
 from unseen.data import DataSet, Samples, from_arrays
 from unseen.data.transforms import Normalize
@@ -114,3 +115,26 @@ def test_cache_that_cannot_be_written_is_kept_in_memory(
     blocked.write_text("")
     monkeypatch.setenv("UNSEEN_CACHE", str(blocked / "below"))
     assert np.array_equal(cache(data).inputs, expected)
+
+
+def test_run_that_waits_for_another_says_so(data: DataSet, own_cache: Path) -> None:
+    first = cache(data).inputs.copy()
+    (lock,) = own_cache.glob("features-*.lock")
+    held, said = FileLock(lock), []
+
+    def hear(what: str, done: int, total: int) -> None:
+        said.append(what)
+        held.release()
+
+    held.acquire()
+    found, _ = cache_features(
+        data,
+        frozen_part(),
+        Preprocessor(normalize=Normalize(mean=(0.5,), std=(0.5,)), augmentation="shift"),
+        training=np.arange(BLOCK),
+        evaluation=np.arange(BLOCK, COUNT),
+        views=3,
+        progress=hear,
+    )
+    assert said == ["waiting for features that another run computes"]
+    assert np.array_equal(found.inputs, first)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from unseen.data import DataSet, Indices, Samples
@@ -121,7 +122,7 @@ class _FeatureFile:
     ) -> Array:
         """Compute the needed blocks that are missing or damaged, and return the features."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.path.with_suffix(".lock")):
+        with _wait_for(FileLock(self.path.with_suffix(".lock")), progress):
             features = self._open(self.path, self.shape, np.float16)
             checks = self._open(self.path.with_suffix(".sums.npy"), self.blocks, np.uint64)
             missing = [
@@ -150,6 +151,20 @@ class _FeatureFile:
         except (OSError, ValueError):
             pass
         return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+
+
+@contextmanager
+def _wait_for(lock: FileLock, progress: Progress) -> Iterator[None]:
+    """Hold the lock; say so where another run computes the same features first."""
+    try:
+        lock.acquire(timeout=1)
+    except Timeout:
+        progress("waiting for features that another run computes", 0, 1)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _rows(block: int, count: int) -> slice:
