@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unseen.errors import UsageError
-from unseen.hparams import LogUniform, Settings, setting
+from unseen.hparams import Settings, setting
 from unseen.methods.base import Paper, register
 from unseen.methods.closed_form.closed_form_method import ClosedFormMethod, SolvedHead
 from unseen.methods.closed_form.feature_sums import (
@@ -37,7 +37,6 @@ class RidgeSettings(Settings):
         None,
         "penalty on the squared weights, for features of mean variance 1; none = the strength from 1e-5 to "
         "1e4 with the smallest squared error on the sources' validation samples",
-        search=LogUniform(1e-3, 10.0),
     )
     scaling: Scaling = setting("common", SCALING)
     balance: Balance = setting("classes", BALANCE)
