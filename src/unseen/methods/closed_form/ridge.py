@@ -61,7 +61,7 @@ class Ridge(ClosedFormMethod[RidgeSettings]):
 
     Sums of products disclose much of a small client: with fewer samples than features, the rows and
     columns of its sum of f f^T span exactly the space of its samples' features, and with one sample they
-    are that sample's features. Use secure-sum where the server must not see single clients' sums.
+    are that sample's features. Use secure-sum or encryption where the server must not see single clients'.
     """
 
     name = "ridge"
