@@ -18,6 +18,7 @@ from unseen.engine.experiment import RoundStart
 from unseen.engine.workers.pool import WorkerEngine
 from unseen.errors import UsageError
 from unseen.methods import make_method
+from unseen.methods.closed_form.feature_projection import draw_projection
 from unseen.methods.closed_form.feature_sums import SUMS, VALIDATION_SUMS, FeatureBatch, FeatureSums
 from unseen.methods.closed_form.linear_head import LinearHead
 from unseen.methods.closed_form.ridge_solution import (
@@ -226,6 +227,54 @@ def test_a_second_round_repeats_the_first(make_experiment, go):
     twice, _ = go(make_experiment("ridge"), "twice", rounds=2)
     assert torch.equal(once.weights, twice.weights)
     assert make_method("ridge").default_rounds == 1 and make_method("ridge").default_train == "head"
+
+
+def test_projection_is_ridge_on_projected_features_folded_into_the_head(make_experiment, go):
+    settings = {"strength": 0.3, "balance": "samples", "logit_scale": 1, "projection": 7}
+    experiment = make_experiment("ridge", settings=settings)
+    features, labels, weights = pooled_features(experiment)
+    basis = draw_projection(features.shape[1], 7, seed=experiment.seed).numpy()
+    np.testing.assert_allclose(basis.T @ basis, np.eye(7), atol=1e-12)
+    small = literal_head(features @ basis, np.eye(CLASSES)[labels], weights, strength=0.3)
+    checkpoint, records = go(experiment, rounds=1)
+    weight, bias = head_of(checkpoint, experiment)
+    np.testing.assert_allclose(weight, small[0] @ basis.T, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(bias, small[1], rtol=1e-4, atol=1e-5)
+    (entry,) = (record for record in records.entries if record["event"] == "round")
+    left = {line["kind"]: line["values"] for line in entry["left"]}
+    assert left[SUMS] == left[VALIDATION_SUMS] == 11 * 12 // 2
+    described = experiment.method.describe_extras(experiment.network)
+    assert {kind: value.numel() for kind, value in described.items()} == {
+        kind: left[kind] for kind in (SUMS, VALIDATION_SUMS)
+    }
+
+
+def test_projection_depends_on_the_seed_and_changes_nothing_unless_it_reduces(make_experiment, go):
+    size = make_experiment("ridge").network.feature_size
+    assert draw_projection(size, size, seed=0) is None and draw_projection(size, 0, seed=0) is None
+    assert not torch.equal(draw_projection(size, 7, seed=0), draw_projection(size, 7, seed=1))
+    one, other, reduced = (
+        go(make_experiment("ridge", settings={"projection": value}), str(value), rounds=1)[0].weights
+        for value in (0, size, 7)
+    )
+    assert torch.equal(one, other) and not torch.allclose(one, reduced, atol=1e-3)
+
+
+@pytest.mark.parametrize("protection", ["secure-sum", "encrypted"])
+def test_projection_is_served_by_protections(protection, make_experiment, go):
+    settings = {"projection": 9}
+    plain, _ = go(make_experiment("ridge", settings=settings), "plain", rounds=1)
+    hidden, _ = go(
+        replace(make_experiment("ridge", settings=settings), protection=make_protection(protection)),
+        "hidden",
+        rounds=1,
+    )
+    torch.testing.assert_close(hidden.weights, plain.weights, rtol=1e-5, atol=1e-6)
+
+
+def test_a_negative_projection_is_refused():
+    with pytest.raises(UsageError, match="'projection' of ridge must be at least 0, not -1"):
+        make_method("ridge", {"projection": -1})
 
 
 @pytest.mark.parametrize("settings", [{"strength": 0}, {"strength": -1}, {"logit_scale": 0}])

@@ -14,7 +14,7 @@ from unseen.data import Batch
 from unseen.hparams import Settings
 from unseen.methods.base import Method
 from unseen.methods.closed_form.feature_sums import Watch
-from unseen.methods.closed_form.linear_head import LinearHead, count_outputs
+from unseen.methods.closed_form.linear_head import LinearHead, count_features, count_outputs
 from unseen.models import Network
 from unseen.training import ClientWork, Update
 
@@ -49,10 +49,18 @@ class ClosedFormMethod(Method[S]):
 
     @abstractmethod
     def solve(self, sent: Sequence[Mapping[str, Tensor]], *, outputs: int) -> SolvedHead:
-        """Compute the head on the network's features from what clients sent, or from its sum alone.
+        """Compute the head from what clients sent, or from its sum alone.
 
         outputs  number of the head's outputs
         """
+
+    def finish_head(self, head: LinearHead, *, features: int, seed: int) -> LinearHead:
+        """Convert what `solve` returns to a head on the network's features; by default it is one.
+
+        features  number of the network's features
+        seed      the run's seed, which `statistics` had too
+        """
+        return head
 
     @abstractmethod
     def describe_statistics(self, network: Network) -> dict[str, Tensor]:
@@ -71,7 +79,8 @@ class ClosedFormMethod(Method[S]):
         layout = work.updates.layout
         solved = self.solve(work.updates.extras, outputs=count_outputs(layout))
         work.diagnostics |= solved.diagnostics
-        return solved.head.write(work.weights, layout)
+        head = self.finish_head(solved.head, features=count_features(layout), seed=work.seed)
+        return head.write(work.weights, layout)
 
 
 def send_statistics(form: ClosedFormMethod[Any], network: Network, work: ClientWork) -> Update:

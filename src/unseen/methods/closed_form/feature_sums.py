@@ -173,10 +173,15 @@ def sum_features(
     balance: Balance,
     one: float = 1.0,
     watch: Watch | None = None,
+    projection: Tensor | None = None,
 ) -> FeatureSums:
-    """Pass samples through a network's features once and sum them up; arguments as in `feature_batches`."""
+    """Pass samples through a network's features once and sum them up; arguments as in `feature_batches`.
+
+    projection  matrix P, with which P^T f is summed up instead of f
+    """
     outputs = samples.task_type.count_outputs(samples.classes)
-    sums = FeatureSums.zeros(network.feature_size, outputs)
+    size = network.feature_size if projection is None else projection.shape[1]
+    sums = FeatureSums.zeros(size, outputs)
     for batch in feature_batches(network, samples, prepare=prepare, balance=balance, one=one, watch=watch):
-        sums.add(batch)
+        sums.add(batch if projection is None else batch._replace(features=batch.features @ projection))
     return sums

@@ -72,6 +72,11 @@ def count_outputs(layout: Layout, *, head: str = "head") -> int:
     return _find(layout, f"{head}.bias").shape[0]
 
 
+def count_features(layout: Layout, *, head: str = "head") -> int:
+    """Count the inputs of the head in a state."""
+    return _find(layout, f"{head}.weight").shape[1]
+
+
 def _find(layout: Layout, name: str) -> Entry:
     for entry in layout.entries:
         if entry.name == name:

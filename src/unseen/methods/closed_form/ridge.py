@@ -13,6 +13,11 @@ from unseen.errors import UsageError
 from unseen.hparams import Settings, setting
 from unseen.methods.base import Paper, register
 from unseen.methods.closed_form.closed_form_method import ClosedFormMethod, SolvedHead
+from unseen.methods.closed_form.feature_projection import (
+    draw_projection,
+    projected_size,
+    unproject_head,
+)
 from unseen.methods.closed_form.feature_sums import (
     BALANCE,
     SUMS,
@@ -23,7 +28,7 @@ from unseen.methods.closed_form.feature_sums import (
     count_sums,
     sum_features,
 )
-from unseen.methods.closed_form.linear_head import SCALING, Scaling
+from unseen.methods.closed_form.linear_head import SCALING, LinearHead, Scaling
 from unseen.methods.closed_form.ridge_solution import RidgeProblem, choose_strength
 from unseen.models import Network
 from unseen.training import ClientWork
@@ -44,7 +49,15 @@ class RidgeSettings(Settings):
         8.0, "classes: outputs are regressed on this number and 0 instead of 1 and 0, for the softmax"
     )
 
+    projection: int = setting(
+        0,
+        "features are first projected onto this many random directions, so that sums are smaller; 0 = as "
+        "they are",
+    )
+
     def __post_init__(self) -> None:
+        if self.projection < 0:
+            raise UsageError(f"setting 'projection' of ridge must be at least 0, not {self.projection}")
         if self.strength is not None and not self.strength > 0:
             raise UsageError(f"setting 'strength' of ridge must be above 0, not {self.strength}")
         if not self.logit_scale > 0:
@@ -79,7 +92,9 @@ class Ridge(ClosedFormMethod[RidgeSettings]):
 
     def statistics(self, network: Network, work: ClientWork, watch: Watch) -> dict[str, Tensor]:
         """Sum up training and validation samples."""
+        directions = self.settings.projection
         how: dict[str, Any] = {
+            "projection": draw_projection(network.feature_size, directions, seed=work.seed),
             "prepare": work.prepare,
             "balance": self.settings.balance,
             "one": self.settings.logit_scale,
@@ -91,7 +106,8 @@ class Ridge(ClosedFormMethod[RidgeSettings]):
     def describe_statistics(self, network: Network) -> dict[str, Tensor]:
         """Describe the triangles of the two splits."""
         head = network.head
-        numbers = count_sums(features=head.in_features, outputs=head.out_features)
+        features = projected_size(head.in_features, self.settings.projection)
+        numbers = count_sums(features=features, outputs=head.out_features)
         return {
             kind: torch.empty(numbers, dtype=torch.float64, device="meta") for kind in (SUMS, VALIDATION_SUMS)
         }
@@ -108,3 +124,7 @@ class Ridge(ClosedFormMethod[RidgeSettings]):
             strength, errors = choose_strength(problem, validation)
             diagnostics["error_by_strength"] = list(errors.values())
         return SolvedHead(problem.solve(strength), {"strength": strength, **diagnostics})
+
+    def finish_head(self, head: LinearHead, *, features: int, seed: int) -> LinearHead:
+        """Rewrite a head on projected features as one on all of them."""
+        return unproject_head(head, draw_projection(features, self.settings.projection, seed=seed))

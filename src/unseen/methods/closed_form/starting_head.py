@@ -11,7 +11,7 @@ from unseen.aggregation import ServerWork
 from unseen.errors import UsageError, unknown_name
 from unseen.methods.base import METHODS, Method, make_method
 from unseen.methods.closed_form.closed_form_method import ClosedFormMethod, send_statistics
-from unseen.methods.closed_form.linear_head import count_outputs
+from unseen.methods.closed_form.linear_head import count_features, count_outputs
 from unseen.privacy import MethodTraits
 from unseen.training import ClientWork, Update
 
@@ -64,7 +64,9 @@ class StartingHead:
         outputs = count_outputs(layout, head=self._place)
         solved = self.form.solve(work.updates.extras, outputs=outputs)
         work.diagnostics |= {f"head_{name}": value for name, value in solved.diagnostics.items()}
-        return solved.head.write(work.weights, layout, head=self._place)
+        features = count_features(layout, head=self._place)
+        head = self.form.finish_head(solved.head, features=features, seed=work.seed)
+        return head.write(work.weights, layout, head=self._place)
 
 
 def make_starting_head(name: str, method: Method[Any]) -> StartingHead | None:
