@@ -14,6 +14,7 @@ from unseen.config import RunConfig
 from unseen.engine import SerialEngine
 from unseen.engine.experiment import RoundStart, Workspace
 from unseen.errors import UnseenError
+from unseen.methods import METHODS
 from unseen.methods.closed_form.feature_sums import SUMS, VALIDATION_SUMS, FeatureSums
 from unseen.models import Layout
 from unseen.privacy import MethodTraits, ReceivedUpdate, make_protection
@@ -304,6 +305,14 @@ def test_cost_notes_count_what_clients_really_send(method, make_tiny_data):
     ciphertexts = state + count_addends(describe_extras(update.extras))
     sent = float(note.split("a client sends ")[1].split(" MB")[0])
     assert sent == pytest.approx(0.2351 * ciphertexts, rel=0.01)
+
+
+def test_a_cost_note_says_what_it_does_not_count(make_tiny_data, monkeypatch):
+    monkeypatch.setattr(METHODS["class-means"], "describe_statistics", lambda *_: {})
+    config = RunConfig.from_mapping({**QUICK, "method": "class-means", "protect": "encrypted"})
+    notes = prepare_run(config, data=make_tiny_data()).notes
+    (note,) = (note for note in notes if note.startswith("encrypted"))
+    assert note.endswith("feature sums by class not counted, whose size is not known before the run")
 
 
 def test_the_start_of_a_head_has_a_cost_note_of_its_own(make_tiny_data):

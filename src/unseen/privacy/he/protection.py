@@ -79,8 +79,9 @@ class Encrypted(Protection[Settings]):
     """Homomorphic encryption (CKKS) of updates, for means and for gradient surgery (PPDG, section 3.2).
 
     A round: clients encrypt with the key that they share; the server computes the encrypted Gram matrix; a
-    key holder decrypts it and returns the coefficients; the server forms the encrypted weighted sum; a key
-    holder decrypts that. The arithmetic runs in a separate process, which never has the secret key.
+    key holder decrypts it and returns the coefficients; the server forms the encrypted weighted sum and, of
+    what else the method merges, plain sums; a key holder decrypts these. The arithmetic runs in a separate
+    process, which never has the secret key.
     """
 
     name = "encrypted"
@@ -167,6 +168,9 @@ class Encrypted(Protection[Settings]):
             return describe(cost, clients=clients, plain=sent, when=when)
 
         notes = [note(run.extras, "for every round", products=products)]
+        unknown = [kind for kind in run.method.extra_kinds if kind not in run.extras]
+        if unknown:
+            notes[0] += f"; {' and '.join(unknown)} not counted, whose size is not known before the run"
         return notes + ([note(run.start, "to start the head", products=False)] if run.start else [])
 
     # client half: a key holder
