@@ -27,7 +27,8 @@ from unseen.methods import make_method
 from unseen.models import model_digest
 from unseen.models.weight_sources import require_same_weights
 from unseen.privacy import make_protection
-from unseen.runner.prepare import data_request, make_experiment, partition_config
+from unseen.runner.experiment_setup import make_experiment
+from unseen.runner.prepare import data_request, partition_config
 from unseen.runs.checkpoint import StateStore, protection_key
 from unseen.runs.records import plain
 from unseen.training import Update, check_precision, reason_to_reject

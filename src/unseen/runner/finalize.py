@@ -18,7 +18,8 @@ from unseen.evaluation.selection import VALIDATION_DOMAIN, LastRound, Oracle, me
 from unseen.fileio import write_json
 from unseen.privacy import DisclosureEntry, DisclosureLog, sum_disclosures
 from unseen.report.png import encode_png
-from unseen.runner.prepare import Setup, normalization
+from unseen.runner.experiment_setup import normalization
+from unseen.runner.prepare import Setup
 from unseen.runner.start_record import validation_domains
 from unseen.runs.records import Record
 from unseen.seeding import numpy_generator

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-
-import numpy as np
 
 from unseen.aggregation import make_average
 from unseen.config import RunConfig
 from unseen.data import DataRequest, DataSet, load_data
-from unseen.data.augmentation import AugmentationList, parse_augmentations
 from unseen.data.sources import Progress, no_progress, resolve_data_root
-from unseen.data.transforms import Normalize
 from unseen.devices import choose_device
 from unseen.engine import Experiment, WorkerConfig, choose_workers
 from unseen.errors import UnseenError, UsageError
@@ -27,28 +22,16 @@ from unseen.federation import (
 from unseen.methods import METHODS, make_method
 from unseen.methods.base import Method
 from unseen.methods.closed_form import make_starting_head
-from unseen.models import BatchNormChoice, InputSpec, Network, build_model, freeze_statistics, select_trained
-from unseen.models.lora import add_lora
-from unseen.models.splitting import SPLIT_PARTS, split_network
 from unseen.models.weight_sources import InitialWeights, find_initial_weights
 from unseen.privacy import PlannedRun, Protection, make_protection
 from unseen.runner.augmentation_checks import check_augmentation, default_augmentation
+from unseen.runner.experiment_setup import averages_products, local_plan, make_experiment
 from unseen.training import (
     GRADIENT_RULES,
-    LocalTrainingConfig,
-    Preprocessor,
-    check_feature_augmentation,
     check_precision,
-    choose_precision,
 )
-from unseen.training.feature_cache import cache_features
-
-DEFAULT_VIEWS = 4
-"""Versions of each training image whose features are cached: itself and three augmented ones."""
 
 if TYPE_CHECKING:
-    import torch
-
     from unseen.data.tables.encoding import TableEncoding
 
 
@@ -175,130 +158,6 @@ def _cap_rounds(config: RunConfig, method: Method[Any]) -> RunConfig:
     return config.resolved(rounds=min(config.rounds, method.default_rounds or config.rounds))
 
 
-def make_experiment(
-    config: RunConfig,
-    data: DataSet,
-    federation: Federation,
-    *,
-    method: Method[Any],
-    protection: Protection[Any],
-    device: torch.device | None = None,
-    weights: Path | None = None,
-    progress: Progress = no_progress,
-    target: tuple[float, float] = (0.0, 1.0),
-) -> tuple[Experiment, tuple[str, ...]]:
-    """Build the experiment of a resolved configuration, on all data or on one site's part, with notes on it.
-
-    device    where clients train; chosen from the configuration unless given
-    weights   file of weights to start from
-    progress  called while features of a frozen part are computed
-    target    mean and std by which regression targets were standardized
-    """
-    spec = InputSpec(data.input_shape, data.outputs)
-    network = build_model(cast(str, config.model), spec, seed=config.seed, weights=weights)
-    if config.batch_norm == "frozen":
-        freeze_statistics(network)
-    _select_trained_part(network, config, spec)
-    device = device or choose_device(config.device)
-    precision = choose_precision(config.precision, device, network=network, input_shape=data.input_shape)
-    experiment = Experiment(
-        data=data,
-        federation=federation,
-        method=method,
-        network=network,
-        plan=_plan(config),
-        prepare=Preprocessor(
-            normalize=normalization(data, network),
-            augmentation=cast(str, config.augment),
-            device=device,
-            precision=precision,
-            classes=len(data.classes),
-        ),
-        compile=config.compile,
-        seed=config.seed,
-        update_dtype=config.update_dtype,
-        batch_norm=_statistics_choice(config, method),
-        target_mean=target[0],
-        target_scale=target[1],
-        protection=protection,
-        average_products=_averages_products(config),
-        head=make_starting_head(config.head, method),
-    )
-    notes: tuple[str, ...] = ()
-    if config.train in SPLIT_PARTS:
-        experiment, notes = split_experiment(experiment, config, progress=progress)
-    check_feature_augmentation(
-        cast(str, config.augment),
-        experiment.network,
-        experiment.data.input_shape,
-        classes=len(data.classes),
-    )
-    return experiment, notes
-
-
-_NO_ROWS = np.empty(0, dtype=np.int64)
-"""A site that only evaluates has no clients."""
-
-
-def split_experiment(
-    experiment: Experiment, config: RunConfig, *, progress: Progress = no_progress
-) -> tuple[Experiment, tuple[str, ...]]:
-    """Freeze the network up to the part that `--train` names, and replace samples with cached features."""
-    data, federation, network = experiment.data, experiment.federation, experiment.network
-    augmentation = cast(str, config.augment)
-    images = AugmentationList(parse_augmentations(augmentation).at("images"))
-    if mixing := images.mixing_samples:
-        raise UsageError(
-            f"--augment {mixing} mixes the samples of a batch, and --train {config.train} caches the frozen "
-            "part's output of single samples: leave it out, or use --train all"
-        )
-    frozen, trained = split_network(network, cast(str, config.train), shape=data.input_shape)
-    rows = [federation[position] for position in range(len(federation))]
-    domains = [*federation.held_out, *federation.validate_on]
-    evaluated = [*(client.validation for client in rows), *(client.test for client in rows)]
-    evaluated += [data.indices(domain) for domain in domains]
-    views = config.views or (DEFAULT_VIEWS if parse_augmentations(augmentation).at("images") else 1)
-    cached, note = cache_features(
-        data,
-        frozen,
-        experiment.prepare,
-        training=np.concatenate([_NO_ROWS, *(client.train for client in rows)]),
-        evaluation=np.concatenate([_NO_ROWS, *evaluated]),
-        views=views,
-        progress=progress,
-    )
-    inside = [part for part in augmentation.split("+") if parse_augmentations(part).in_network]
-    prepare = replace(experiment.prepare, normalize=Normalize(), augmentation="+".join(inside) or "none")
-    whole = replace(experiment, data=cached, network=trained, prepare=prepare, whole=network, images=data)
-    notes = [note]
-    if experiment.method.uses_taps and trained.tap_names != network.tap_names:
-        left = f"only {', '.join(trained.tap_names)} is" if trained.tap_names else "none is"
-        notes.append(
-            f"{experiment.method.name} uses inner maps ({', '.join(network.tap_names)}), of which {left} in "
-            "the trained part; with none it uses the features"
-        )
-    return whole, tuple(notes)
-
-
-def _select_trained_part(network: Network, config: RunConfig, spec: InputSpec) -> None:
-    """Freeze what `--train` does not name; add LoRA's factors if it asks for them."""
-    if config.train == "lora":
-        add_lora(
-            network,
-            rank=config.lora_rank,
-            alpha=config.lora_alpha,
-            seed=config.seed,
-            freeze_a=config.lora_average == "frozen-a",
-            input_shape=spec.input_shape,
-        )
-    elif config.train not in (None, "all", *SPLIT_PARTS):
-        select_trained(network, [pattern.strip() for pattern in config.train.split(",")])
-
-
-def _averages_products(config: RunConfig) -> bool:
-    return config.train == "lora" and config.lora_average == "products"
-
-
 def initial_weights(config: RunConfig, data: DataSet, progress: Progress = no_progress) -> InitialWeights:
     """Find the weights that a configuration starts from; photographs' weights fit one or three channels."""
     return find_initial_weights(
@@ -335,7 +194,7 @@ def check_names(config: RunConfig) -> tuple[Method[Any], Protection[Any]]:
     if head is not None and (reason := protection.incompatibility(head.traits)) is not None:
         raise UsageError(f"--protect {protection.name} does not support --head {config.head}: {reason}")
     config.check_names()
-    if _averages_products(config):
+    if averages_products(config):
         single = replace(method.traits, needs_individual_updates=True, surgery=None)
         if protection.incompatibility(single) is not None:
             raise UsageError(
@@ -352,7 +211,7 @@ def check_names(config: RunConfig) -> tuple[Method[Any], Protection[Any]]:
             f"--update-dtype is for updates that are sent as they are, not with --protect {config.protect}"
         )
     _check_batch_norm(config, method)
-    _plan(config)
+    local_plan(config)
     return method, protection
 
 
@@ -393,28 +252,6 @@ def data_request(config: RunConfig, progress: Progress = no_progress) -> DataReq
     )
 
 
-def _plan(config: RunConfig) -> LocalTrainingConfig:
-    return LocalTrainingConfig(
-        epochs=config.local_epochs,
-        batch_size=config.batch_size,
-        lr=config.lr,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        optimizer=config.optimiser,
-        batches_per_epoch=config.batches_per_epoch,
-        label_smoothing=config.label_smoothing,
-        schedule=config.schedule,
-        schedule_settings=config.schedule_settings,
-        rounds=config.rounds,
-        schedule_per=cast(Any, config.schedule_per),
-        warmup=config.warmup,
-        clip_norm=config.clip_norm,
-        head_lr=config.head_lr,
-        sharpness=config.sharpness,
-        rho=config.rho,
-    )
-
-
 def _check_batch_size(config: RunConfig, federation: Federation) -> None:
     sizes = federation.train_sizes
     smallest = int(sizes.argmin())
@@ -438,19 +275,8 @@ def _check_batch_norm(config: RunConfig, method: Method[Any]) -> None:
         raise UsageError(f"--batch-norm pooled merges clients' statistics, and {reason}: use train or frozen")
 
 
-def _statistics_choice(config: RunConfig, method: Method[Any]) -> BatchNormChoice:
-    """Return how statistics are merged; pooled data has pooled statistics anyway."""
-    pooled_already = config.batch_norm == "pooled" and method.topology == "pooled"
-    return "train" if pooled_already else cast(BatchNormChoice, config.batch_norm)
-
-
 def _default_model(data: DataSet, method: Method[Any]) -> str:
     """Choose by the inputs; on tables, a method that only sets the head gets the columns themselves."""
     if not data.is_image:
         return "linear" if method.default_train == "head" else "mlp"
     return "mnist-cnn" if data.input_shape[-1] <= 32 else "resnet18"
-
-
-def normalization(data: DataSet, network: Network) -> Normalize:
-    """Return how the network expects pixels; measured values come normalized already."""
-    return Normalize() if data.is_measured else Normalize(mean=network.pixel_mean, std=network.pixel_std)
