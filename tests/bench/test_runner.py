@@ -130,6 +130,14 @@ def test_what_a_protection_finds_out_makes_no_other_job(make_table_grid, tmp_pat
         bench_state(grid, place)
 
 
+def test_a_precision_that_the_run_chooses_makes_no_other_job(make_table_grid, tmp_path):
+    grid, place = make_table_grid(methods={"fedavg": {"precision": "auto"}}), BenchFolder(tmp_path / "bench")
+    (result,) = run_bench(grid, place, workers=1).results
+    config = RunFolder(place.work / result.job).config
+    assert RunConfig.load(config).precision == "float32"
+    assert [each.job for each in bench_state(grid, place).results] == [result.job]
+
+
 def test_two_benches_do_not_share_a_folder_at_a_time(make_table_grid, tmp_path):
     place = BenchFolder(tmp_path / "bench")
     with place.locked(), pytest.raises(UnseenError, match=r"working in .*bench;.* another --out"):

@@ -66,11 +66,15 @@ class ResultStore:
         return None if None in found else cast(list[FinishedRun], found)
 
 
+CHOSEN_BY_RUN = "auto"
+"""Value that a run replaces by its choice, such as the precision that its machine computes fastest."""
+
+
 def _require_same(job: BenchJob, folder: Path) -> None:
     """Refuse results from a version of the package with another default."""
     stored = RunConfig.load_recorded(RunFolder(folder).config)
     for key, (mine, theirs) in job.config.differences(stored).items():
-        if mine is None or key in ("data", "weights"):
+        if mine in (None, CHOSEN_BY_RUN) or key in ("data", "weights"):
             continue
         if key in TABLES and _agree(mine, theirs):
             continue
