@@ -64,6 +64,14 @@ def test_small_photographs_are_not_enlarged(tmp_path: Path) -> None:
     assert options["image_size"] == 96
 
 
+def test_held_out_images_do_not_decide_the_size(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "photos", 96)
+    for path in (folder / "c").rglob("*.png"):
+        Image.new("RGB", (40, 40)).save(path)
+    assert with_effort({"data": str(folder), "hold_out": "c"})["image_size"] == 96
+    assert with_effort({"data": str(folder), "hold_out": ("a", "b")})["image_size"] == 40
+
+
 @pytest.mark.parametrize("source", ["tiny", "digits", "arrays", "table"])
 def test_other_data_keeps_the_plain_defaults(source: str, tmp_path: Path) -> None:
     data = None

@@ -19,6 +19,7 @@ its files without any other change:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -55,8 +56,8 @@ class DataFormat:
         """Load the samples of one site of a federation; by default the domain with its name."""
         return select_site(self.load(request), site, source=request.source)
 
-    def photo_side(self, request: DataRequest) -> int:
-        """Find the typical side of photographs, which may be resized at will; 0 if there are none."""
+    def photo_side(self, request: DataRequest, without: Collection[str] = ()) -> int:
+        """Find the typical side of photographs of all domains but some; 0 if there are none."""
         return 0
 
     def check(self, request: DataRequest) -> DataCheck | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,7 +68,7 @@ class Source:
     domains: str
     acquisition: Acquisition | None = None
     present: Callable[[Path], Iterable[str]] | None = None
-    photo_side: Callable[[DataRequest], int] | None = None
+    photo_side: Callable[[DataRequest, Collection[str]], int] | None = None
     hold_out: tuple[str, ...] = ()
     validate_on: tuple[str, ...] = ()
 
@@ -97,12 +97,15 @@ def load_data(request: DataRequest) -> DataSet:
     return _require_format(request).load(request)
 
 
-def photo_side(request: DataRequest) -> int:
-    """Find the typical side of a source's photographs, without decoding them; 0 if it has none."""
+def photo_side(request: DataRequest, without: Collection[str] = ()) -> int:
+    """Find the typical side of a source's photographs, without decoding them; 0 if it has none.
+
+    without  domains that are not looked at: held-out ones must not decide how a model is trained
+    """
     if request.source in SOURCES:
         find = SOURCES[request.source].photo_side
-        return find(request) if find else 0
-    return _require_format(request).photo_side(request)
+        return find(request, without) if find else 0
+    return _require_format(request).photo_side(request, without)
 
 
 def load_site(site: str, request: DataRequest) -> SiteSamples:

@@ -151,10 +151,12 @@ def _choices(effort: Effort, given: Mapping[str, Any], data: DataSet | None) -> 
 
 
 def _side(given: Mapping[str, Any], data: DataSet | None) -> int:
-    """Find the side of the photographs; 0 if the data has none."""
+    """Find the side of the sources' photographs; 0 if there are none. Held-out ones are not looked at."""
     if data is not None:
         return data.input_shape[-1] if data.is_image and not data.is_measured else 0
     if size := given.get("image_size"):
         return int(size)
     root = resolve_data_root(given.get("data_root"))
-    return photo_side(DataRequest(source=str(given.get("data", "")), root=root))
+    held_out = given.get("hold_out", ())
+    without = (held_out,) if isinstance(held_out, str) else tuple(held_out)
+    return photo_side(DataRequest(source=str(given.get("data", "")), root=root), without)

@@ -6,7 +6,7 @@ mapped to one name, and a copy that lacks a domain or a class is refused, so tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -96,9 +96,9 @@ class ClassFolders:
             )
 
 
-def photo_side_of(layout: ClassFolders, request: DataRequest) -> int:
-    """Find the typical side of a release's images."""
-    return median_side(layout.scan(layout.find(require_data_root(request, needs=layout.needs))))
+def photo_side_of(layout: ClassFolders, request: DataRequest, without: Collection[str] = ()) -> int:
+    """Find the typical side of a release's images, those of some domains left out."""
+    return median_side(layout.scan(layout.find(require_data_root(request, needs=layout.needs))), without)
 
 
 def load_class_folders(layout: ClassFolders, request: DataRequest) -> DataSet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -41,9 +42,9 @@ class ImageFolderFormat(DataFormat):
         """Decode the images, once, into the cache."""
         return load_folder(request.path, request)
 
-    def photo_side(self, request: DataRequest) -> int:
+    def photo_side(self, request: DataRequest, without: Collection[str] = ()) -> int:
         """Find the median side of some of the images."""
-        return median_side(scan_folder(request.path))
+        return median_side(scan_folder(request.path), without)
 
     def load_site(self, site: str, request: DataRequest) -> SiteSamples:
         """Load a site's folder class/image."""
@@ -59,10 +60,14 @@ class ImageFolderFormat(DataFormat):
         return check_scan(scan, problem=scan.problem_of_site(), progress=request.progress)
 
 
-def median_side(scan: FolderScan) -> int:
-    """Return the median of the shorter sides of some images, by their headers; 0 if none can be read."""
+def median_side(scan: FolderScan, without: Collection[str] = ()) -> int:
+    """Return the median of the shorter sides of some images, by their headers; 0 if none can be read.
+
+    without  domains whose images are not looked at
+    """
+    files = [file for file in scan.files if file.domain not in without]
     sides = []
-    for file in scan.files[:: max(len(scan.files) // SAMPLED_IMAGES, 1)]:
+    for file in files[:: max(len(files) // SAMPLED_IMAGES, 1)]:
         with suppress(OSError), Image.open(scan.folder / file.name) as image:
             sides.append(min(image.size))
     return int(median(sides)) if sides else 0
