@@ -99,6 +99,17 @@ def test_damaged_block_is_noticed_and_computed_again(data: DataSet, own_cache: P
     assert np.array_equal(cache(data).inputs, first)
 
 
+def test_damaged_file_is_replaced_and_readers_keep_theirs(data: DataSet, own_cache: Path) -> None:
+    opened = cache(data).inputs
+    first = opened.copy()
+    (file,) = [path for path in own_cache.glob("features-*.npy") if ".sums" not in path.name]
+    with file.open("r+b") as damaged:
+        damaged.write(b"not a header")
+    again = cache(data).inputs
+    assert np.array_equal(again, first)
+    assert np.array_equal(opened, first), "a truncated file would end the reader's process"
+
+
 def test_other_weights_or_augmentation_use_another_file(data: DataSet, own_cache: Path) -> None:
     cache(data)
     cache(data, augmentation="none")

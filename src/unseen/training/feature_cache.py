@@ -150,6 +150,7 @@ class _FeatureFile:
                 return found
         except (OSError, ValueError):
             pass
+        path.unlink(missing_ok=True)  # a run that has the damaged file open keeps its own copy
         return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
 
 
