@@ -126,6 +126,20 @@ def test_strength_is_the_one_that_a_search_over_samples_finds(make_experiment):
     assert 0 < int(np.argmin(errors)) < len(STRENGTHS) - 1, "a choice within the range, not at its end"
 
 
+def test_generalized_cross_validation_counts_samples_whatever_they_weigh():
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(200, 30, generator=generator, dtype=torch.float64)
+    targets = features[:, :2] + 0.1 * torch.randn(200, 2, generator=generator, dtype=torch.float64)
+    plain = RidgeProblem.of(summed(features, targets), scaling="common")
+    sums = summed(features, targets)
+    light = FeatureSums(sums.matrix / 40, sums.outputs)
+    weighted = RidgeProblem.of(light, scaling="common", samples=200.0)
+    for strength in STRENGTHS:
+        expected = plain.generalized_error(strength)
+        assert weighted.generalized_error(strength) == pytest.approx(expected, rel=1e-9)
+    assert RidgeProblem.of(light, scaling="common").generalized_error(STRENGTHS[0]) == float("inf")
+
+
 def test_without_validation_samples_generalized_cross_validation_chooses():
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(40, 6, generator=generator, dtype=torch.float64)

@@ -79,7 +79,9 @@ class ClassMeans(ClosedFormMethod[ClassMeansSettings]):
         size = (head.out_features + 1, head.in_features + 1)
         return {CLASS_SUMS: torch.empty(size, dtype=torch.float64, device="meta")}
 
-    def solve(self, sent: Sequence[Mapping[str, Tensor]], *, outputs: int) -> SolvedHead:
+    def solve(
+        self, sent: Sequence[Mapping[str, Tensor]], *, outputs: int, samples: float | None = None
+    ) -> SolvedHead:
         """Compute the class means; a class without samples anywhere is never chosen."""
         whole = torch.stack([extras[CLASS_SUMS] for extras in sent]).sum(0)
         sums, counts, squares = whole[:-1, :-1], whole[:-1, -1], whole[-1, :-1]

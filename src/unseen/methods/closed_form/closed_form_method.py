@@ -48,7 +48,9 @@ class ClosedFormMethod(Method[S]):
         """
 
     @abstractmethod
-    def solve(self, sent: Sequence[Mapping[str, Tensor]], *, outputs: int) -> SolvedHead:
+    def solve(
+        self, sent: Sequence[Mapping[str, Tensor]], *, outputs: int, samples: float | None = None
+    ) -> SolvedHead:
         """Compute the head from what clients sent, or from its sum alone.
 
         outputs  number of the head's outputs
@@ -77,7 +79,8 @@ class ClosedFormMethod(Method[S]):
     def server(self, work: ServerWork) -> Tensor:
         """Solve for the head and write it into the global state."""
         layout = work.updates.layout
-        solved = self.solve(work.updates.extras, outputs=count_outputs(layout))
+        samples = float(work.updates.samples.sum())
+        solved = self.solve(work.updates.extras, outputs=count_outputs(layout), samples=samples)
         work.diagnostics |= solved.diagnostics
         head = self.finish_head(solved.head, features=count_features(layout), seed=work.seed)
         return head.write(work.weights, layout)

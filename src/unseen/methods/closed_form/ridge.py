@@ -112,13 +112,15 @@ class Ridge(ClosedFormMethod[RidgeSettings]):
             kind: torch.empty(numbers, dtype=torch.float64, device="meta") for kind in (SUMS, VALIDATION_SUMS)
         }
 
-    def solve(self, sent: Sequence[Mapping[str, Tensor]], *, outputs: int) -> SolvedHead:
+    def solve(
+        self, sent: Sequence[Mapping[str, Tensor]], *, outputs: int, samples: float | None = None
+    ) -> SolvedHead:
         """Solve on the summed training samples, with the strength that suits the validation samples."""
         training, validation = (
             FeatureSums.unpack([extras[kind] for extras in sent], outputs=outputs)
             for kind in (SUMS, VALIDATION_SUMS)
         )
-        problem = RidgeProblem.of(training, scaling=self.settings.scaling)
+        problem = RidgeProblem.of(training, scaling=self.settings.scaling, samples=samples)
         strength, diagnostics = self.settings.strength, dict[str, object]()
         if strength is None:
             strength, errors = choose_strength(problem, validation)

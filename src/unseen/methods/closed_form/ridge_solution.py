@@ -37,8 +37,11 @@ class RidgeProblem:
         return LinearHead(weight, self.target_mean).on_raw_features(self.standardization)
 
     @classmethod
-    def of(cls, sums: FeatureSums, *, scaling: Scaling) -> RidgeProblem:
-        """Set up the problem from sums over training samples."""
+    def of(cls, sums: FeatureSums, *, scaling: Scaling, samples: float | None = None) -> RidgeProblem:
+        """Set up the problem from sums over training samples.
+
+        samples  their number, where weights make the sums' count another one
+        """
         squares = sums.products.diagonal()
         standardization = standardize(sums.count, sums.features, squares, scaling=scaling)
         centred = sums.standardized(*standardization)
@@ -46,7 +49,7 @@ class RidgeProblem:
         eigenvalues, basis = torch.linalg.eigh(centred.products / centred.count)
         cross = centred.cross - torch.outer(centred.features, target_mean)
         return cls(
-            count=float(sums.count),
+            count=float(sums.count) if samples is None else samples,
             standardization=standardization,
             basis=basis,
             eigenvalues=eigenvalues.clamp(min=0),

@@ -62,7 +62,8 @@ class StartingHead:
         """Solve for the head and write it into the global state."""
         layout = work.updates.layout
         outputs = count_outputs(layout, head=self._place)
-        solved = self.form.solve(work.updates.extras, outputs=outputs)
+        samples = float(work.updates.samples.sum())
+        solved = self.form.solve(work.updates.extras, outputs=outputs, samples=samples)
         work.diagnostics |= {f"head_{name}": value for name, value in solved.diagnostics.items()}
         features = count_features(layout, head=self._place)
         head = self.form.finish_head(solved.head, features=features, seed=work.seed)
