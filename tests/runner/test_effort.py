@@ -11,6 +11,7 @@ from PIL import Image
 from unseen.config import RunConfig
 from unseen.data import from_arrays
 from unseen.errors import UsageError
+from unseen.methods import METHODS, make_method
 from unseen.runner.effort import EFFORTS, describe_choices, with_effort
 
 
@@ -57,6 +58,19 @@ def test_given_options_are_kept(tmp_path: Path) -> None:
     options = with_effort(given)
     assert {key: options[key] for key in given} == given
     assert "lr" not in describe_choices(options, given).replace("head-lr", "")
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].default_rounds is None])
+def test_every_method_gets_the_same_number_of_steps(name: str, tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "photos", 200)
+    config = RunConfig.from_mapping(with_effort({"data": str(folder), "hold_out": "c", "method": name}))
+    schedule = make_method(name, config.settings).training_schedule(
+        rounds=config.rounds, local_epochs=config.local_epochs, batches_per_epoch=config.batches_per_epoch
+    )
+    assert config.batches_per_epoch is not None
+    assert sum(epochs * (batches or 0) for epochs, batches in schedule) == (
+        config.rounds * config.local_epochs * config.batches_per_epoch
+    )
 
 
 def test_small_photographs_are_not_enlarged(tmp_path: Path) -> None:

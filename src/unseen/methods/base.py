@@ -65,6 +65,7 @@ class Method(Configurable[S], ABC):
                               option's own default
     default_rounds            the number of rounds after which nothing changes any more, which is then the
                               largest number that a run has; none = no such number
+    effort_settings           settings that `--effort` chooses, so that a run keeps to its number of steps
     """
 
     name: ClassVar[str]
@@ -82,6 +83,7 @@ class Method(Configurable[S], ABC):
     mixed_targets: bool | None = None
     default_train: ClassVar[str | None] = None
     default_rounds: ClassVar[int | None] = None
+    effort_settings: ClassVar[Mapping[str, Any]] = {}
 
     @property
     def weighting(self) -> Weighting:

@@ -144,7 +144,7 @@ def _choices(effort: Effort, given: Mapping[str, Any], data: DataSet | None) -> 
     sized = {} if data is not None else {"image_size": size}
     if closed_form:
         return {**sized, **solved, **_COMMON, "augment": "none"}
-    settings = dict(given.get("settings", {}))
+    settings = {**method.effort_settings, **given.get("settings", {})}
     if any(item.name == "weighting" for item in fields(method.settings_type())):
         settings = {"weighting": "uniform", **settings}
     return {**sized, **effort.trained, **({"settings": settings} if settings else {})}

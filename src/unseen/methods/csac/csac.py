@@ -6,9 +6,9 @@ loss is in `alignment.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Size, Tensor
@@ -157,6 +157,7 @@ class CSAC(Method[CSACSettings]):
     uses_taps = True
     beyond_losses = "its loss compares the features of a batch as a set"
     mixed_targets = True
+    effort_settings: ClassVar[Mapping[str, Any]] = {"acquisition_epochs": 1}
 
     def training_schedule(
         self, *, rounds: int, local_epochs: int, batches_per_epoch: int | None
