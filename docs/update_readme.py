@@ -148,10 +148,10 @@ def grids_block() -> str:
 def grid_part(folder: Path) -> str:
     """Build a heading and a table: one row per method, means over the held-out domains in percent."""
     from unseen.bench.bench_summary import published_rows
-    from unseen.bench.bench_tables import mean_over_domains
     from unseen.bench.grid import Grid
     from unseen.bench.results import read_results
     from unseen.bench.study import display_name, studies
+    from unseen.bench.tables.results_table import mean_over_domains
 
     written, as_run = folder / "grid.toml", folder / "bench.toml"
     grid = Grid.from_toml(written if written.exists() else as_run)

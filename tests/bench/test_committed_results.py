@@ -9,8 +9,8 @@ import pytest
 from unseen.bench.bench_files import markdown_file
 from unseen.bench.bench_summary import summarize_bench
 from unseen.bench.grid import Grid
-from unseen.bench.render import latex_file, to_csv
 from unseen.bench.results import read_results
+from unseen.bench.tables.render import latex_file, to_csv
 
 RESULTS = Path(__file__).parents[2] / "results"
 FOLDERS = sorted(path.parent for path in RESULTS.glob("*/results.jsonl"))

@@ -12,7 +12,7 @@ from unseen.bench.lodo_cv import choose_round, folds
 from unseen.bench.result_store import ResultStore
 from unseen.bench.results import collect_results
 from unseen.bench.search import choose_trial, trial_job, trial_options
-from unseen.bench.table_text import rules_sheet
+from unseen.bench.tables.result_sheets import rules_sheet
 from unseen.errors import UsageError
 from unseen.evaluation.selection import SELECTION_RULES, SelectionRule
 from unseen.hparams import describe_settings, search_ranges

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from unseen.bench.bench_tables import mean_over_domains
 from unseen.bench.comparisons import compare_all_pairs, p_number
 from unseen.bench.grid import Grid
 from unseen.bench.statistics import Estimate, expected_accuracy, mean_and_error
 from unseen.bench.study import Study, display_name
+from unseen.bench.tables.results_table import mean_over_domains
 from unseen.config import RunConfig
 from unseen.report.charts import MOST_ROUNDS, downsample, heat_map, skip_schema_checks
 from unseen.report.curves import curve_chart

@@ -12,9 +12,9 @@ from unseen.bench.bench_folder import BenchFolder
 from unseen.bench.bench_page import bench_page
 from unseen.bench.bench_summary import BenchSummary, summarize_bench
 from unseen.bench.grid import Grid
-from unseen.bench.render import latex_file, to_csv, to_markdown
 from unseen.bench.results import JobResult, read_results
-from unseen.bench.table_text import Sheet
+from unseen.bench.tables.render import latex_file, to_csv, to_markdown
+from unseen.bench.tables.sheet import Sheet
 from unseen.errors import unknown_name
 from unseen.fileio import write_text
 from unseen.report.png import write_panels

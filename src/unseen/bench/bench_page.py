@@ -13,12 +13,14 @@ from urllib.parse import quote
 
 from unseen.bench.bench_figures import BENCH_FIGURES, FigureContext, draw_bench
 from unseen.bench.bench_summary import BenchSummary, ModelSummary
-from unseen.bench.bench_tables import ResultsTable, best_row
 from unseen.bench.grid import Grid
-from unseen.bench.render import to_latex
 from unseen.bench.statistics import expectation_sentence, expected_accuracy
 from unseen.bench.study import Study, display_name
-from unseen.bench.table_text import Sheet, cost_sheet, expectation_sheet, matrix_sheet
+from unseen.bench.tables.comparison_sheets import matrix_sheet
+from unseen.bench.tables.cost_sheets import cost_sheet, expectation_sheet
+from unseen.bench.tables.render import to_latex
+from unseen.bench.tables.results_table import ResultsTable, best_row
+from unseen.bench.tables.sheet import Sheet
 from unseen.evaluation.selection import rule_label
 from unseen.report.formatting import NOTHING, format_bytes, format_count, format_duration, format_value
 from unseen.report.page import FigurePlace, Tile, place_figures, render_page

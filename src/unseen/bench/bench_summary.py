@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unseen.bench.bench_tables import PublishedRows, ResultsTable, TableCell, TableRow, best_row, make_table
 from unseen.bench.comparisons import PairwiseComparison, compare_with_baseline
 from unseen.bench.grid import Grid
 from unseen.bench.papers.published_tables import PublishedRow, PublishedTable, load_published
 from unseen.bench.results import JobResult
 from unseen.bench.statistics import Estimate
 from unseen.bench.study import Study, studies
-from unseen.bench.table_text import Sheet, Text, published_rule, rules_sheet, statistics_sheet, table_sheet
+from unseen.bench.tables.comparison_sheets import statistics_sheet
+from unseen.bench.tables.result_sheets import published_rule, rules_sheet, table_sheet
+from unseen.bench.tables.results_table import (
+    PublishedRows,
+    ResultsTable,
+    TableCell,
+    TableRow,
+    best_row,
+    make_table,
+)
+from unseen.bench.tables.sheet import Sheet, Text
 from unseen.evaluation.selection import SourceValidation
 from unseen.report.formatting import NOTHING, format_value
 

@@ -333,7 +333,7 @@ class Written:
 
     def print(self, console: Console) -> None:
         """Print the tables, the significance tests, the choices of a search, and the path of the page."""
-        from unseen.bench.render import to_terminal
+        from unseen.bench.tables.render import to_terminal
 
         if self.outputs:
             for sheet in self.outputs.sheets:

@@ -10,12 +10,21 @@ import pytest
 from rich.console import Console
 
 from unseen.bench.bench_summary import summarize_bench
-from unseen.bench.bench_tables import PublishedRows, TableCell, TableRow, make_table
 from unseen.bench.comparisons import compare_with_baseline
-from unseen.bench.render import FIELDS, escape_latex, latex_file, to_csv, to_latex, to_markdown, to_terminal
 from unseen.bench.statistics import Estimate
 from unseen.bench.study import studies
-from unseen.bench.table_text import matrix_sheet, rules_sheet, statistics_sheet, table_sheet
+from unseen.bench.tables.comparison_sheets import matrix_sheet, statistics_sheet
+from unseen.bench.tables.render import (
+    FIELDS,
+    escape_latex,
+    latex_file,
+    to_csv,
+    to_latex,
+    to_markdown,
+    to_terminal,
+)
+from unseen.bench.tables.result_sheets import rules_sheet, table_sheet
+from unseen.bench.tables.results_table import PublishedRows, TableCell, TableRow, make_table
 
 HONEST = "source-validation"
 

@@ -8,10 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from unseen.bench.bench_tables import make_table, mean_over_domains
 from unseen.bench.comparisons import compare_all_pairs, compare_with_baseline
 from unseen.bench.statistics import Estimate, holm, paired_comparison
 from unseen.bench.study import display_name, studies
+from unseen.bench.tables.results_table import make_table, mean_over_domains
 
 HONEST = "source-validation"
 

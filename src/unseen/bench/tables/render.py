@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from unseen.bench.bench_tables import ResultsTable, TableCell, TableRow
-from unseen.bench.table_text import Line, Sheet, Text
+from unseen.bench.tables.results_table import ResultsTable, TableCell, TableRow
+from unseen.bench.tables.sheet import Line, Sheet, Text
 
 if TYPE_CHECKING:
     from rich.console import Group

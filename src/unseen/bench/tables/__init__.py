@@ -1,0 +1,1 @@
+"""Tables of a bench: as numbers, as cells of text, and in four formats."""
