@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from unseen.config import RunConfig
+from unseen.config import WHERE, RunConfig
 from unseen.models.freezing import frozen_names
 from unseen.runner.prepare import Setup
 
@@ -46,6 +48,14 @@ class Job:
             threads=setup.workers.threads,
             weights=weights,
         )
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of everything in the job but where it executes, which may change when a run is resumed."""
+        values = self.to_dict()
+        values["config"] = {key: value for key, value in values["config"].items() if key not in WHERE}
+        del values["threads"]
+        return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).digest()
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON values."""

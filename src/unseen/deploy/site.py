@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import torch
 
@@ -27,6 +29,7 @@ from unseen.methods import make_method
 from unseen.models import model_digest
 from unseen.models.weight_sources import require_same_weights
 from unseen.privacy import make_protection
+from unseen.privacy.answer_journal import FileJournal, own_secret
 from unseen.runner.experiment_setup import make_experiment
 from unseen.runner.prepare import data_request, partition_config
 from unseen.runs.checkpoint import StateStore, protection_key
@@ -43,6 +46,15 @@ class Site:
     name: str
     data: str
     home: Path
+
+    def journal(self, job: Job) -> FileJournal:
+        """Return the journal of what this site has answered in a run."""
+        return FileJournal(self.home / "answered" / f"{quote(job.run_id, safe='')}.jsonl")
+
+    def secret(self, job: Job) -> bytes:
+        """Return the site's secret key for a run."""
+        own = own_secret(self.home / "answered" / "secret.key")
+        return hashlib.sha256(own + job.run_id.encode()).digest()
 
     def samples(self, config: RunConfig) -> SiteSamples:
         """Load the samples as the job asks; details of unreadable files stay in the site's log."""
@@ -93,7 +105,9 @@ class SitePart:
         self.site, self.job = site, job
         torch.set_num_threads(job.threads)
         keep_freed_memory()
-        self.workspace = Workspace(self.experiment)
+        self.workspace = Workspace(
+            self.experiment, journal=site.journal(job), job=job.digest, secret=site.secret(job)
+        )
         own = model_digest(self.workspace.module)
         if own != layout:
             raise UnseenError(

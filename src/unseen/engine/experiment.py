@@ -35,6 +35,7 @@ from unseen.privacy import (
     require_declared,
     seal_update,
 )
+from unseen.privacy.answer_journal import AnswerJournal, MemoryJournal
 from unseen.seeding import global_torch_seed
 from unseen.tasks.accumulators import MetricAccumulator
 from unseen.training import (
@@ -204,8 +205,20 @@ class RoundStart:
 class Workspace:
     """One process's copy of the shared module, reused in place by every client and evaluation."""
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        *,
+        journal: AnswerJournal | None = None,
+        job: bytes = b"",
+        secret: bytes = b"",
+    ) -> None:
+        """Build the shared module.
+
+        journal, job, secret  as in `ClientContext`
+        """
         self.experiment = experiment
+        self.journal, self.job, self.secret = journal or MemoryJournal(), job, secret
         device = experiment.prepare.device
         module = experiment.method.build_for(
             experiment.network, sources=experiment.federation.sources, seed=experiment.seed
@@ -320,6 +333,9 @@ class Workspace:
             method=experiment.halves_in(round).traits,
             layout=self.flat.layout,
             state={} if state is None else state,
+            journal=self.journal,
+            job=self.job,
+            secret=self.secret,
             **more,
         )
 

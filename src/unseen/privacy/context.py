@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from unseen.aggregation import GradientSurgery, Reduction, Updates, Weighting
 from unseen.models import Layout
+from unseen.privacy.answer_journal import AnswerJournal, MemoryJournal
 from unseen.training import LocalTrainingConfig, Update
 
 Message = dict[str, Tensor]
@@ -92,6 +93,10 @@ class ClientContext:
     received  what the server half sent to all clients of the round, with the weights
     state     the client's own state: kept between messages and across rounds, never sent
     start     the global weights as received; None outside of training
+    journal   what this client has answered already; unlike `state`, no server can name an old version of it
+    job       digest of the job, as the client received it; empty where the server simulates its clients
+    secret    a key of this run at the client, which outlives every version of `state`; empty where the server
+              simulates its clients, whose keys are in `state`
     """
 
     client: str
@@ -102,6 +107,9 @@ class ClientContext:
     received: Mapping[str, Tensor] = field(default_factory=dict)
     state: MutableMapping[str, Tensor] = field(default_factory=dict)
     start: Tensor | None = None
+    journal: AnswerJournal = field(default_factory=MemoryJournal)
+    job: bytes = b""
+    secret: bytes = b""
 
 
 Ask = Callable[[Mapping[str, Message]], dict[str, Message]]
