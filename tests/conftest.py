@@ -132,7 +132,7 @@ def run_rounds(
     return loop.checkpoint, loop.records
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_tiny_data() -> Callable[..., DataSet]:
     return tiny_data
 

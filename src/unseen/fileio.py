@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +18,73 @@ Record = dict[str, Any]
 """A JSON object, such as one line of a run's records."""
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object], *, private: bool = False) -> None:
     """Call `write` with a temporary file next to `path`, then rename it to `path`.
 
-    On any failure (a full disk, an interrupt) the file that was there before stays untouched.
+    On any failure (a full disk, an interrupt) the file that was there before stays untouched and the temporary
+    one is removed.
+
+    private  readable by this user only, in a folder of the same kind if it is new; else as the umask says
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = None
     try:
+        make_folder(path.parent, private=private)
+        temporary = _create_beside(path, private=private)
         write(temporary)
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
-        temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:
         raise UnseenError(f"could not write {path}: {error.strerror or error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace `path` with a UTF-8 text file, atomically."""
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+def make_folder(path: Path, *, private: bool = False) -> None:
+    """Create a folder and those above it; `private` keeps the folder itself from other users."""
+    path.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
+
+
+def sync_folder(path: Path) -> None:
+    """Write a folder's list of files to disk, so that a renamed file survives a power failure."""
+    with suppress(OSError):  # some file systems cannot; the rename itself is done
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+_PART = "part"
+"""In the names of temporary files; only the beginning of the final name is, so that the name fits."""
+
+
+def _create_beside(path: Path, *, private: bool) -> Path:
+    """Create an empty file with a new name next to `path`; the umask, or `private`, decides who reads it."""
+    name = f".{path.stem[:40]}.{secrets.token_hex(4)}.{_PART}{path.suffix[:40]}"
+    temporary = path.with_name(name)
+    handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600 if private else 0o666)
+    os.close(handle)
+    return temporary
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """List temporary files that a killed process left in a folder."""
+    return sorted(folder.glob(f".*.{_PART}*"))
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete temporary files that a killed process left; call it only while nobody else writes there."""
+    for path in leftovers(folder):
+        with suppress(OSError):
+            path.unlink()
+
+
+def write_text(path: Path, text: str, *, private: bool = False) -> None:
+    """Replace `path` with a UTF-8 text file, atomically; `private` keeps it from other users."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), private=private)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -87,11 +130,14 @@ def _toml_value(value: Any) -> str:
 
 
 @contextmanager
-def locked(lock: Path, *, place: Path, option: str = "--out") -> Iterator[None]:
-    """Lock `place` against other processes; the lock is released when this process ends, even if killed."""
+def locked(lock: Path, *, place: Path, option: str = "--out", private: bool = False) -> Iterator[None]:
+    """Lock `place` against other processes; the lock is released when this process ends, even if killed.
+
+    private  keep the lock's folder from other users if it is new
+    """
     guard = FileLock(lock, timeout=0)
     try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(lock.parent, private=private)
         guard.acquire()
     except Timeout:
         raise UnseenError(

@@ -48,6 +48,7 @@ from unseen.privacy import DisclosureLog, ReceivedUpdate, RoundUpdates
 from unseen.runs.checkpoint import Checkpoint, StateStore
 from unseen.runs.folder import RunFolder
 from unseen.runs.records import Record, Records
+from unseen.runs.resume_point import find_checkpoint, require_layout
 from unseen.tasks.accumulators import MetricAccumulator
 from unseen.training import DivergedError
 from unseen.training.schedules import make_schedule
@@ -96,22 +97,31 @@ class ServerLoop:
         make_engine  makes the engine that reaches the clients
         """
         self.experiment, self.folder, self.schedule, self.callbacks = experiment, folder, schedule, callbacks
-        found = Checkpoint.load(folder.checkpoint) if folder.checkpoint.exists() else None
+        found = find_checkpoint(folder, rounds=schedule.rounds)
         if found is not None and found.run_id != run_id:
-            raise UsageError(f"{folder.path} contains a run on other data or weights: choose another --out")
+            raise UsageError(
+                f"{folder.path} contains a run on other data or weights, or its configuration was changed: "
+                "choose another --out"
+            )
+        if found is not None and not found.checked:
+            callbacks.on_note("the checkpoint was written without a checksum: damage in it is not noticed")
         self.resumed = found is not None
         self.states = StateStore(folder.client_states, found.client_states if found else None)
         self.engine = make_engine(self.states)
-        flat = self.engine.workspace.flat
-        self.layout = flat.layout
-        if found is not None and found.layout != self.layout.digest:
+        try:
+            self._open(found, run_id)
+        except BaseException:
             self.engine.close()
-            raise UsageError(
-                f"{folder.path} was started by a version of Unseen that orders this model's weights "
-                "differently: choose another --out"
-            )
-        folder.path.mkdir(parents=True, exist_ok=True)
-        self.records = Records(folder.records, keep_bytes=found.records_bytes if found else 0)
+            raise
+
+    def _open(self, found: Checkpoint | None, run_id: str) -> None:
+        """Open the records, and the checkpoint that was found or one before the first round."""
+        folder, flat = self.folder, self.engine.workspace.flat
+        self.layout = flat.layout
+        if found is not None:
+            require_layout(found, self.layout.digest, size=self.layout.size, folder=folder)
+        kept, expected = (found.records_bytes, found.records_sum) if found else (0, "")
+        self.records = Records(folder.records, keep_bytes=kept, expected=expected)
         if found is None:
             start = flat.read().cpu()
             found = Checkpoint(run_id, round=0, weights=start, selected=start, layout=self.layout.digest)
@@ -366,7 +376,7 @@ class ServerLoop:
 
     def _save(self) -> None:
         self.checkpoint.client_states = dict(self.states.versions)
-        self.checkpoint.records_bytes = self.records.bytes
+        self.checkpoint.records_bytes, self.checkpoint.records_sum = self.records.bytes, self.records.checksum
         self.records.sync()
         self.checkpoint.save(self.folder.checkpoint)
         self.states.forget_old()

@@ -2,7 +2,7 @@
 
 Client state is what a client keeps from round to round. Every change is a new file named after the round, and
 the checkpoint names the version that counts, so a crash between the two costs nothing. Clients without state
-cost nothing either.
+cost nothing either. Both are readable by their user only, since the state of a protection contains secret keys.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import glob
 import json
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unseen.errors import UnseenError
-from unseen.fileio import write_atomically
+from unseen.fileio import sync_folder
+from unseen.tensor_files import DamagedFileError, load_tensors, save_tensors
+from unseen.typed_values import wrong_type
 
 _SERVER = "server/"
 _PROTECTION = "protection/"
@@ -40,6 +40,8 @@ class Checkpoint:
     client_states  which version of each client's state belongs to this round
     records_bytes  how much of the record file belongs to this round
     layout         digest of the layout that the states are in
+    records_sum    checksum of that part of the record file; empty in checkpoints of older versions
+    checked        whether the file it was read from had a checksum; not written
     """
 
     run_id: str
@@ -53,6 +55,8 @@ class Checkpoint:
     protection: dict[str, Tensor] = field(default_factory=dict)
     layout: str = ""
     average: dict[str, Tensor] = field(default_factory=dict)
+    records_sum: str = ""
+    checked: bool = True
 
     def save(self, path: Path) -> None:
         """Replace the checkpoint at `path`."""
@@ -67,27 +71,47 @@ class Checkpoint:
             "records_bytes": self.records_bytes,
             "seconds": self.seconds,
             "layout": self.layout,
+            "records_sum": self.records_sum,
         }
-        whole = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
-        write_atomically(path, lambda target: save_file(whole, target, {"checkpoint": json.dumps(facts)}))
+        save_tensors(path, tensors, {"checkpoint": json.dumps(facts)}, private=True)
+        sync_folder(path.parent)
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
-        """Read a checkpoint."""
+        """Read a checkpoint; a damaged one, or one of a newer version, is refused."""
+        refused = f"{path} is not a usable checkpoint"
+        way_out = "restore it from a backup, or start again with another --out; the folder was left as it is"
         try:
-            with safe_open(path, framework="pt") as file:
-                facts = json.loads(file.metadata()["checkpoint"])
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-        except (SafetensorError, KeyError, TypeError, OSError) as error:
-            raise UnseenError(f"{path} is not a usable checkpoint ({error}); start a new run") from error
-        weights, selected = tensors.pop("weights"), tensors.pop("selected")
+            found = load_tensors(path)
+            facts, tensors = json.loads(found.metadata["checkpoint"]), found.tensors
+            weights, selected = tensors.pop("weights"), tensors.pop("selected")
+            unknown = sorted(facts.keys() - {item.name for item in fields(cls)})
+        except (DamagedFileError, KeyError, ValueError, TypeError, AttributeError) as error:
+            raise UnseenError(f"{refused} ({error}): {way_out}") from error
+        if unknown:
+            raise UnseenError(
+                f"{path} was written by a newer version of Unseen (it has {', '.join(unknown)}): update Unseen, "
+                "or start again with another --out"
+            )
+        missing = [name for name in ("run_id", "round") if name not in facts]
+        below_zero = [
+            name for name in ("round", "records_bytes") if name in facts and not _counts(facts[name])
+        ]
+        problem = wrong_type(cls, facts) or " and ".join(
+            [f"{name} is missing" for name in missing] + [f"{name} = {facts[name]!r}" for name in below_zero]
+        )
+        if problem:
+            raise UnseenError(f"{refused} ({problem}): {way_out}")
         server, protection, average = (
             {key.removeprefix(part): value for key, value in tensors.items() if key.startswith(part)}
             for part in (_SERVER, _PROTECTION, _AVERAGE)
         )
-        return cls(
-            weights=weights, selected=selected, server=server, protection=protection, average=average, **facts
-        )
+        parts = {"server": server, "protection": protection, "average": average}
+        return cls(weights=weights, selected=selected, checked=found.checked, **parts, **facts)
+
+
+def _counts(value: object) -> bool:
+    return isinstance(value, int) and value >= 0
 
 
 T = TypeVar("T")
@@ -134,14 +158,20 @@ class StateStore:
         """Load a client's state; empty if it has none."""
         if client not in self.versions:
             return ClientState({})
-        return ClientState(load_file(self.path(client, self.versions[client])))
+        path = self.path(client, self.versions[client])
+        try:
+            return ClientState(load_tensors(path).tensors)
+        except DamagedFileError as error:
+            raise UnseenError(
+                f"the state of client {client!r} in {path} cannot be used ({error}): restore the file from a "
+                "backup, or start again with another --out"
+            ) from error
 
     def write(self, client: str, state: ClientState, *, round: int) -> None:
         """Write a client's state if it changed in this round."""
         if not state.changed:
             return
-        tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
-        write_atomically(self.path(client, round), lambda path: save_file(tensors, path))
+        save_tensors(self.path(client, round), dict(state), private=True)
         self.versions[client] = round
 
     def with_state(self, client: str, *, round: int, do: Callable[[ClientState], T]) -> T:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unseen.errors import UsageError
-from unseen.fileio import locked
+from unseen.fileio import leftovers, locked, remove_leftovers
 
 if TYPE_CHECKING:
     from unseen.config import RunConfig
@@ -46,14 +46,22 @@ class RunFolder:
             )
         if self.path.is_file():
             raise UsageError(f"{self.path} is a file; --out takes a folder")
-        if self.path.is_dir() and any(self.path.iterdir()):
+        if self.path.is_dir() and not self._holds_only_leftovers():
             raise UsageError(f"{self.path} is not empty and contains no run: choose another --out")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Lock the folder against a second process; the lock ends with the process, even if it crashes."""
-        with locked(self._lock, place=self.path):
+        with locked(self._lock, place=self.path, private=True):
+            for folder in (self.path, self.checkpoints):
+                remove_leftovers(folder)
             yield
+
+    def _holds_only_leftovers(self) -> bool:
+        """Check that there is nothing but what a run leaves that was killed before it wrote anything."""
+        own = {self.checkpoints, *leftovers(self.path)}
+        inside = set(self.checkpoints.iterdir()) if self.checkpoints.is_dir() else set()
+        return set(self.path.iterdir()) <= own and inside <= {self._lock}
 
 
 NAMED_DOMAINS = 3
