@@ -1,7 +1,7 @@
 """Checksums that find accidental damage: running CRC-32 sums, and one file of SHA-256 sums per folder.
 
-CRC-32 finds every damage within four bytes, overlooks others once in four billion, and costs less than reading
-from memory twice. Whoever changes a file on purpose can change its sum too: these are no signatures.
+CRC-32 finds every damage within four bytes and overlooks others once in four billion, at the speed of memory.
+Whoever changes a file on purpose can change its sum too: these are no signatures.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ Record = dict[str, Any]
 def write_atomically(path: Path, write: Callable[[Path], object], *, private: bool = False) -> None:
     """Call `write` with a temporary file next to `path`, then rename it to `path`.
 
-    On any failure (a full disk, an interrupt) the file that was there before stays untouched and the temporary
-    one is removed.
+    On any failure (a full disk, an interrupt) the file that was there before stays untouched, and the
+    temporary one is removed.
 
     private  readable by this user only, in a folder of the same kind if it is new; else as the umask says
     """

@@ -69,7 +69,7 @@ def load_tensors(path: Path) -> TensorFile:
 
 
 def _save_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-    """Write the file; what the disk refuses becomes an OSError, which safetensors reports as its own error."""
+    """Write the file; what the disk refuses becomes an OSError, not an error of safetensors."""
     try:
         save_file(tensors, path, metadata)
     except SafetensorError as error:

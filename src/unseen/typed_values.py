@@ -57,12 +57,10 @@ def _reason_against(value: Any, hint: Any) -> str:
 
 def _accepts(value: Any, hint: Any) -> bool:
     origin, arguments = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return True
+    if hint is Any or origin is Literal:
+        return hint is Any or value in arguments
     if origin in (Union, UnionType):
         return any(_accepts(value, each) for each in arguments)
-    if origin is Literal:
-        return value in arguments
     if origin is tuple:
         each = arguments[0]
         single = _accepts(value, each)

@@ -2,7 +2,7 @@
 
 Client state is what a client keeps from round to round. Every change is a new file named after the round, and
 the checkpoint names the version that counts, so a crash between the two costs nothing. Clients without state
-cost nothing either. Both are readable by their user only, since the state of a protection contains secret keys.
+cost nothing either. Both are readable by their user only: the state of a protection contains secret keys.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Checkpoint:
             raise UnseenError(f"{refused} ({error}): {way_out}") from error
         if unknown:
             raise UnseenError(
-                f"{path} was written by a newer version of Unseen (it has {', '.join(unknown)}): update Unseen, "
-                "or start again with another --out"
+                f"{path} was written by a newer version of Unseen (it has {', '.join(unknown)}): update "
+                "Unseen, or start again with another --out"
             )
         missing = [name for name in ("run_id", "round") if name not in facts]
         below_zero = [

@@ -19,8 +19,8 @@ def find_checkpoint(folder: RunFolder, *, rounds: int) -> Checkpoint | None:
         found = Checkpoint.load(folder.checkpoint)
         if found.round > rounds:
             raise UnseenError(
-                f"{folder.checkpoint} says that round {found.round} is done, but the run has {rounds}: restore it "
-                "from a backup, or start again with another --out"
+                f"{folder.checkpoint} says that round {found.round} is done, but the run has {rounds}: "
+                "restore it from a backup, or start again with another --out"
             )
         return found
     if not folder.records.exists():
@@ -29,13 +29,13 @@ def find_checkpoint(folder: RunFolder, *, rounds: int) -> Checkpoint | None:
     done = max((number for number in recorded if isinstance(number, int)), default=0)
     if folder.result.exists():
         raise UnseenError(
-            f"{folder.path} contains a finished run without its checkpoint ({folder.checkpoint.name}), as a bench "
-            "keeps it: there is nothing to resume; to train again, choose another --out"
+            f"{folder.path} contains a finished run without its checkpoint ({folder.checkpoint.name}), as "
+            "a bench keeps it: there is nothing to resume; to train again, choose another --out"
         )
     if done > 1:
         raise UnseenError(
-            f"{folder.path} has records of {done} rounds but no checkpoint: restore {folder.checkpoint} from a "
-            "backup, or start again with another --out; nothing was changed"
+            f"{folder.path} has records of {done} rounds but no checkpoint: restore {folder.checkpoint} "
+            "from a backup, or start again with another --out; nothing was changed"
         )
     return None
 
@@ -50,6 +50,6 @@ def require_layout(found: Checkpoint, layout: str, *, size: int, folder: RunFold
     for name, state in (("weights", found.weights), ("selected", found.selected)):
         if tuple(state.shape) != (size,):
             raise UnseenError(
-                f"{folder.checkpoint}: {name} has the shape {tuple(state.shape)}, but the model has {size} values: "
-                "restore the file from a backup, or start again with another --out"
+                f"{folder.checkpoint}: {name} has the shape {tuple(state.shape)}, but the model has {size} "
+                "values: restore the file from a backup, or start again with another --out"
             )
