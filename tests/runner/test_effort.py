@@ -13,6 +13,7 @@ from unseen.data import from_arrays
 from unseen.errors import UsageError
 from unseen.methods import METHODS, make_method
 from unseen.runner.effort import EFFORTS, describe_choices, with_effort
+from unseen.runner.prepare import prepare_run
 
 
 def make_folder(path: Path, side: int) -> Path:
@@ -112,3 +113,14 @@ def test_closed_forms_get_one_round_and_no_training_options(tmp_path: Path) -> N
 def test_unknown_effort_is_refused_in_one_line() -> None:
     with pytest.raises(UsageError, match="quick"):
         with_effort({"data": "rotated-digits", "hold_out": "75", "effort": "quik"})
+
+
+def test_the_default_batch_size_fits_the_smallest_client() -> None:
+    sites = ["a"] * 30 + ["b"] * 20 + ["c"] * 10
+    data = from_arrays(np.zeros((60, 8, 8, 3), dtype=np.uint8), np.arange(60) % 2, sites)
+    setup = prepare_run(RunConfig(data="few", hold_out=("c",), model="lenet-1"), data=data)
+    smallest = int(setup.experiment.federation.train_sizes.min())
+    assert setup.config.batch_size == smallest < RunConfig.batch_size
+    assert any(f"batch size {smallest} in place of 32" in note for note in setup.notes)
+    with pytest.raises(UsageError, match=rf"batch size 31 .* use --batch-size {smallest} or less"):
+        prepare_run(RunConfig(data="few", hold_out=("c",), model="lenet-1", batch_size=31), data=data)

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from unseen.cli.cache_command import cache_command
 from unseen.cli.console import INTERRUPTED, messages, print_json, printable, results
 from unseen.cli.options import with_plugins
 from unseen.errors import UsageError, unknown_name
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True, help="Check data, or download it.\n\nExample:\n\n    unseen data check my_data/"
 )
+app.command("cache")(cache_command)
 
 
 @app.command("check")

@@ -72,9 +72,8 @@ def tiles(run: Run) -> list[Tile]:
             made.append(Tile(label, value, hint))
     made.append(_rounds_tile(run))
     seconds = facts.get("seconds") or sum(r.get("seconds") or 0 for r in run.rounds + run.evaluations)
-    made.append(
-        Tile("time", format_duration(seconds), f"{format_count(run.start.get('parameters'))} parameters")
-    )
+    trained = f"{format_count(run.start.get('parameters'))} trained parameters"
+    made.append(Tile("time", format_duration(seconds), trained))
     up = facts.get("bytes_up", sum(r.get("bytes_up") or 0 for r in run.rounds))
     down = facts.get("bytes_down", sum(r.get("bytes_down") or 0 for r in run.rounds))
     made.append(Tile("sent by clients", format_bytes(up), f"and {format_bytes(down)} sent to them"))

@@ -34,6 +34,9 @@ from unseen.training import (
 if TYPE_CHECKING:
     from unseen.data.tables.encoding import TableEncoding
 
+SMALLEST_DEFAULT_BATCH = 4
+"""The default batch size is lowered down to here for clients with few samples; smaller ones must be named."""
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -92,7 +95,7 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
         rows = [federation[position].train for position in range(len(federation))]
         encoding = fit_encoding(data, rows, statistics=cast(Any, config.table_statistics))
         data = encode(data, encoding)
-    _check_batch_size(config, federation)
+    config, batch_notes = _fit_batch_size(config, federation)
     check_augmentation(config, data, method)
 
     config = config.resolved(
@@ -132,7 +135,7 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
         on_cpu=device.type == "cpu",
     )
     config = config.resolved(workers=workers.workers, threads=workers.threads)
-    notes = (*((weights.note,) if weights.note else ()), *notes)
+    notes = (*((weights.note,) if weights.note else ()), *batch_notes, *notes)
     if config.rounds < asked != RunConfig.rounds:
         notes += (f"{method.name} needs {config.rounds} round, more would repeat it: --rounds has no effect",)
     if experiment.protected:
@@ -252,14 +255,20 @@ def data_request(config: RunConfig, progress: Progress = no_progress) -> DataReq
     )
 
 
-def _check_batch_size(config: RunConfig, federation: Federation) -> None:
+def _fit_batch_size(config: RunConfig, federation: Federation) -> tuple[RunConfig, tuple[str, ...]]:
+    """Lower the default batch size to the smallest client's number of samples, and say so; refuse others."""
     sizes = federation.train_sizes
-    smallest = int(sizes.argmin())
-    if config.batch_size > sizes[smallest]:
+    smallest, most, named = int(sizes.argmin()), config.batch_size, config.batch_size != RunConfig.batch_size
+    count, client = int(sizes[smallest]), federation.names[smallest]
+    if count >= most:
+        return config, ()
+    if named or count < SMALLEST_DEFAULT_BATCH:
         raise UsageError(
-            f"batch size {config.batch_size} is larger than the {sizes[smallest]} training samples of client "
-            f"{federation.names[smallest]!r}; use --batch-size {sizes[smallest]} or less, or fewer clients"
+            f"batch size {most} is larger than the {count} training samples of client {client!r}; "
+            f"use --batch-size {count} or less, or fewer clients"
         )
+    note = f"batch size {count} in place of {most}: client {client!r} has {count} training samples"
+    return config.resolved(batch_size=count), (note,)
 
 
 def _check_batch_norm(config: RunConfig, method: Method[Any]) -> None:
