@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "unseen"
 LAYERS = (
     {
         *("errors", "seeding", "registry", "fileio", "hparams", "child_processes", "devices"),
-        *("checksums", "tensor_files", "typed_values"),
+        *("checksums", "tensor_files", "typed_values", "printable"),
     },
     {"tasks"},
     {"data"},

@@ -14,6 +14,7 @@ from unseen.config import RunConfig
 from unseen.deploy.flower.engine import FlowerEngine
 from unseen.deploy.flower.message import SiteMessage
 from unseen.deploy.flower.sites import Sites
+from unseen.deploy.invitation import SITE_NAME
 from unseen.deploy.job import Job, config_values, for_sites
 from unseen.deploy.site_summary import (
     Census,
@@ -149,6 +150,8 @@ class SiteCollector:
 
     def welcome(self, site: str, summary: dict[str, Any]) -> str | None:
         """Accept a site (None) or return the reason; after the start only known sites with the same data."""
+        if not SITE_NAME.fullmatch(site):
+            return "has no usable name; expected letters, digits, and . _ - after the first"
         try:
             said = SiteSummary.from_dict(summary)
         except UnseenError as error:

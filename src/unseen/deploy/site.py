@@ -28,6 +28,7 @@ from unseen.federation import SplitFractions, site_federation
 from unseen.methods import make_method
 from unseen.models import model_digest
 from unseen.models.weight_sources import require_same_weights
+from unseen.printable import printable
 from unseen.privacy import make_protection
 from unseen.privacy.answer_journal import FileJournal, own_secret
 from unseen.runner.experiment_setup import make_experiment
@@ -73,15 +74,15 @@ class Site:
         """Answer a request; any error becomes an answer that reports it."""
         try:
             if notice := request.header.get("notice"):
-                log.warning("the coordinator says: %s", notice)
+                log.warning("the coordinator says: %s", printable(notice))
             return self._answer(request)
         except UnseenError as error:
             log.error("%s", error)
-            return SiteMessage({"site": self.name, "error": str(error)})
+            return SiteMessage({"site": self.name, "error": printable(str(error))})
         except Exception as error:
             log.exception("request failed")
             said = f"{type(error).__name__}: {error}".replace(self.data, "DATA")
-            return SiteMessage({"site": self.name, "error": said})
+            return SiteMessage({"site": self.name, "error": printable(said)})
 
     def _answer(self, request: SiteMessage) -> SiteMessage:
         what = request.header["ask"]
@@ -202,7 +203,7 @@ class SitePart:
             try:
                 answer = states.with_state(protection_key(name), round=round, do=do)
             except UnseenError as error:
-                reply.header["refusals"][name] = str(error)
+                reply.header["refusals"][name] = printable(str(error))
             else:
                 reply.arrays.update(to_arrays(answer, prefix=f"{name}/"))
         reply.header["versions"] = states.versions

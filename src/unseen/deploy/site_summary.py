@@ -8,7 +8,8 @@ machine.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,16 @@ import numpy as np
 from unseen.data import DataSet
 from unseen.data.site_data import SiteSamples
 from unseen.errors import UnseenError
+from unseen.printable import is_printable
 from unseen.privacy import DisclosureEntry, DisclosureLog
 from unseen.runs.records import Record
 from unseen.tasks import TASKS
 
 NAMES = "names of the site and of its classes"
 SHAPE = "shape of a sample, fingerprint of the data"
+MOST_SAMPLES, MOST_CLASSES, LONGEST_NAME = 20_000_000, 100_000, 255
+MOST_SIDES, LARGEST_SAMPLE = 4, 2**30
+"""Bounds of a site's summary: samples, classes and characters of a name; sides and numbers of a sample."""
 
 
 @dataclass(frozen=True)
@@ -60,18 +65,46 @@ class SiteSummary:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SiteSummary:
-        """Read a summary from JSON values."""
-        try:
-            return cls(
-                task=str(values["task"]),
-                classes=tuple(values["classes"]),
-                counts={str(name): int(count) for name, count in values["counts"].items()},
-                shape=tuple(int(size) for size in values["shape"]),
-                fingerprint=str(values["fingerprint"]),
-                measured=bool(values["measured"]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UnseenError(f"sent an unusable summary of its data ({error!r})") from error
+        """Read a summary from JSON values; refuse one that no data of a site can have.
+
+        The coordinator builds a data set of this size, so sizes are bounded.
+        """
+        task, classes, counts = values.get("task"), values.get("classes"), values.get("counts")
+        shape, fingerprint, measured = (values.get(key) for key in ("shape", "fingerprint", "measured"))
+        named = isinstance(classes, list | tuple) and all(isinstance(name, str) for name in classes)
+        sized = isinstance(shape, list | tuple) and all(_is_count(size) and size > 0 for size in shape)
+        counted = isinstance(counts, dict) and all(map(_is_count, counts.values()))
+        fine = {
+            "task": isinstance(task, str) and task in TASKS,
+            "classes": named and len(set(classes)) == len(classes) <= MOST_CLASSES and _are_names(classes),
+            "shape": sized and 1 <= len(shape) <= MOST_SIDES and math.prod(shape) <= LARGEST_SAMPLE,
+            "counts": counted and 0 < sum(counts.values()) <= MOST_SAMPLES,
+            "fingerprint": isinstance(fingerprint, str) and is_printable(fingerprint, longest=128),
+            "measured": isinstance(measured, bool),
+        }
+        fine["counts"] = fine["counts"] and fine["task"] and fine["classes"]
+        if fine["counts"]:
+            own = set(classes) if TASKS[task].has_classes else {""}
+            fine["counts"] = set(counts) <= own
+        wrong = [name for name, good in fine.items() if not good]
+        if wrong:
+            raise UnseenError(f"sent an unusable summary of its data: its {wrong[0]} cannot be")
+        return cls(
+            task=str(task),
+            classes=tuple(classes),
+            counts=dict(counts),
+            shape=tuple(shape),
+            fingerprint=str(fingerprint),
+            measured=bool(measured),
+        )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_SAMPLES
+
+
+def _are_names(classes: Sequence[str]) -> bool:
+    return all(name and is_printable(name, longest=LONGEST_NAME) for name in classes)
 
 
 Census = dict[str, SiteSummary]

@@ -17,7 +17,7 @@ from unseen.hparams import Configurable, Settings
 from unseen.models import Network
 from unseen.privacy import MethodTraits
 from unseen.registry import Registry
-from unseen.training import ClientWork, Update
+from unseen.training import ClientWork, LocalTrainingConfig, Update
 
 Topology = Literal["parallel", "serial", "pooled"]
 S = TypeVar("S", bound=Settings)
@@ -151,6 +151,14 @@ class Method(Configurable[S], ABC):
         Kinds whose size depends on the client's data are left out; by default all are.
         """
         return {}
+
+    def explain_unusable_extras(self, update: Update, plan: LocalTrainingConfig) -> str:
+        """Explain why `server` cannot take the extras of an update from another machine; "" if it can.
+
+        Declared kinds, described shapes and finite numbers are checked already; here are the rest: kinds that
+        belong together, ranges, and what follows from the number of samples or steps.
+        """
+        return ""
 
     def broadcast(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Select what the server sends to every client in addition to the weights."""

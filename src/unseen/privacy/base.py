@@ -15,6 +15,7 @@ from torch import Tensor
 
 from unseen.errors import UnseenError
 from unseen.hparams import Configurable, Settings
+from unseen.models import Layout
 from unseen.privacy.context import (
     ClientContext,
     Message,
@@ -115,6 +116,24 @@ class Protection(Configurable[S]):
     def conclude(self, weights: Tensor, context: ServerContext) -> Tensor:
         """Process the new global weights before anyone else gets them."""
         return weights
+
+    # what a lying client may send, checked where answers arrive from another machine
+
+    def explain_unusable_update(
+        self, update: Update, method: MethodTraits, layout: Layout, described: Mapping[str, Tensor]
+    ) -> str:
+        """Explain why `finish` cannot take an update that a client sent; "" if it can.
+
+        described  the method's extras as tensors without memory, as far as their shapes are known
+        """
+        return ""
+
+    def explain_unusable_answer(self, answer: Message, asked: Message) -> str:
+        """Explain why the server half cannot take a client's answer to `asked`; "" if it can.
+
+        Keys are declared already; here are types and shapes.
+        """
+        return ""
 
     # disclosure
 

@@ -5,8 +5,9 @@ So a metric over a domain that is split over many clients is exact, and only sum
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
 import numpy.typing as npt
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from unseen.errors import UnseenError
+from unseen.printable import printable
 from unseen.tasks.base import TASKS, Task
 from unseen.tasks.metrics import Metric
 from unseen.tasks.regression import Regression
@@ -54,7 +56,14 @@ class MetricAccumulator(ABC):
 
     @abstractmethod
     def from_arrays(self, arrays: Arrays) -> Self:
-        """Load sums that `to_arrays` returned elsewhere; refuse those of another shape."""
+        """Load sums that `to_arrays` returned elsewhere; refuse those of another shape or type."""
+
+    def explain_impossible(self, count: int, per_class: Sequence[int] | None = None) -> str:
+        """Explain why these cannot be the sums of so many samples, or of so many per class; "" if they can.
+
+        Nothing here finds a site that invents its predictions: only sums that no predictions have.
+        """
+        return "" if self.count == count else f"sums over {self.count} samples, the census says {count}"
 
 
 class _TaskAccumulator(MetricAccumulator):
@@ -95,12 +104,29 @@ class _TaskAccumulator(MetricAccumulator):
     def _extra_arrays(self) -> dict[str, npt.NDArray[Any]]:
         return {_EXTRA + name: sums.numpy() for name, sums in self.extra.items()}
 
-    def _take_extra(self, arrays: Arrays) -> None:
-        self.extra = {
-            name.removeprefix(_EXTRA): torch.from_numpy(sums.copy()).double()
-            for name, sums in arrays.items()
-            if name.startswith(_EXTRA)
-        }
+    def _take_extra(self, arrays: Arrays, own: Collection[str]) -> None:
+        """Load the metrics' own sums; refuse any other array but the accumulator's `own`."""
+        self.extra = {}
+        for name, sums in arrays.items():
+            metric = name.removeprefix(_EXTRA)
+            if name not in own and (not name.startswith(_EXTRA) or metric not in self._extra_names):
+                raise UnseenError(f"sent sums named {printable(name, longest=80)!r}, which no metric has")
+            if name not in own:
+                self.extra[metric] = torch.from_numpy(sums.copy()).double()
+
+    @property
+    def _extra_names(self) -> set[str]:
+        return {metric.name for metric in self._summing}
+
+    def _explain_extra(self) -> str:
+        """Explain why no metric follows from the sums; "" if all do."""
+        if not all(bool(torch.isfinite(sums).all()) for sums in self.extra.values()):
+            return "sums of a metric that are not finite"
+        try:
+            self.metrics()
+        except Exception as error:  # a metric's own code, on sums that are not its own
+            return f"sums from which no metric follows ({type(error).__name__})"
+        return ""
 
 
 class ClassificationAccumulator(_TaskAccumulator):
@@ -145,8 +171,19 @@ class ClassificationAccumulator(_TaskAccumulator):
         """Load sums of another site."""
         self.confusion = _taken(arrays, "confusion", self.confusion)
         self.loss = float(_taken(arrays, "loss", torch.zeros(1, dtype=torch.float64)))
-        self._take_extra(arrays)
+        self._take_extra(arrays, ("confusion", "loss"))
         return self
+
+    def explain_impossible(self, count: int, per_class: Sequence[int] | None = None) -> str:
+        """Compare the confusion matrix with the number of samples, of each class where that is known."""
+        if bool((self.confusion < 0).any()) or bool((self.confusion > count).any()):
+            return f"a confusion matrix with numbers outside of 0 to {count}"
+        if reason := super().explain_impossible(count):
+            return reason
+        rows = self.confusion.sum(dim=1).tolist()
+        if per_class is not None and rows != list(per_class):
+            return f"a confusion matrix over {rows} samples per class, the census says {list(per_class)}"
+        return self._explain_extra()
 
 
 class RegressionAccumulator(_TaskAccumulator):
@@ -193,8 +230,28 @@ class RegressionAccumulator(_TaskAccumulator):
     def from_arrays(self, arrays: Arrays) -> Self:
         """Load sums of another site."""
         self.moments = _taken(arrays, "moments", self.moments)
-        self._take_extra(arrays)
+        self._take_extra(arrays, ("moments",))
         return self
+
+    @property
+    def _extra_names(self) -> set[str]:
+        return super()._extra_names | ({_LOSS} if self._sums_loss else set())
+
+    def explain_impossible(self, count: int, per_class: Sequence[int] | None = None) -> str:
+        """Compare the moments with the number of samples and with one another.
+
+        Moments of a diverged model may be infinite; where they are numbers, the sum of (t - p)^2 must be what
+        the other moments give, and no variance is negative.
+        """
+        n, t, p, tt, pp, tp, square = self.moments.tolist()
+        if n != count:
+            return f"sums over {n:g} samples, the census says {count}"
+        room = 1e-6 * (abs(tt) + abs(pp) + 1)
+        if min(tt, pp, square) < 0 or tt * n - t * t < -room * n or pp * n - p * p < -room * n:
+            return "moments that no numbers have"
+        if math.isfinite(square) and abs(tt + pp - 2 * tp - square) > room:
+            return "moments that contradict one another"
+        return self._explain_extra()
 
 
 def _taken(arrays: Arrays, name: str, like: Tensor) -> Tensor:
@@ -202,4 +259,6 @@ def _taken(arrays: Arrays, name: str, like: Tensor) -> Tensor:
     found = torch.from_numpy(arrays[name].copy()) if name in arrays else torch.empty(0)
     if found.shape != like.shape:
         raise UnseenError(f"sent {name} of shape {tuple(found.shape)}, expected {tuple(like.shape)}")
-    return found.to(like.dtype)
+    if found.dtype is not like.dtype:
+        raise UnseenError(f"sent {name} as {found.dtype}, expected {like.dtype}")
+    return found

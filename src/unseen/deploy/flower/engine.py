@@ -8,7 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unseen.deploy.flower.message import SiteMessage, to_arrays, unpack_weights
+from unseen.deploy.answer_checks import (
+    AnswerChecks,
+    explain_unreadable,
+    find_disagreeing,
+    form_of_diagnostic,
+    form_of_extras,
+    read_sums,
+    without_lone_losses,
+)
+from unseen.deploy.flower.message import SiteMessage, to_arrays
 from unseen.deploy.flower.sites import Sites
 from unseen.engine.base import Answer, NoAnswer, Reply
 from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart, Workspace
@@ -18,7 +27,6 @@ from unseen.privacy import Message
 from unseen.runs.checkpoint import StateStore, protection_key
 from unseen.runs.records import Record
 from unseen.tasks.accumulators import MetricAccumulator
-from unseen.training import Update
 
 
 class FlowerEngine:
@@ -46,6 +54,7 @@ class FlowerEngine:
         self.states, self.sites, self.min_sites = states, sites, min_sites
         self.layout = self.workspace.flat.layout
         self.job = {**job, "layout": model_digest(self.workspace.module)}
+        self.checks = AnswerChecks(experiment, layout=self.layout, module=self.workspace.module)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -68,11 +77,16 @@ class FlowerEngine:
             for site, own in at_site.items()
         }
         answers = self.sites.ask("train", messages)
-        replies = {
-            name: self._reply(name, site, answers[site], start)
-            for site, own in at_site.items()
-            for name in own
-        }
+        replies = self._without_disagreeing(
+            {
+                name: self._reply(name, own, answers[site], start)
+                for site, own in at_site.items()
+                for name in own
+            }
+        )
+        for site, own in at_site.items():
+            if not isinstance(answers[site], NoAnswer):
+                self._tell(site, [replies[name] for name in own], start)
         self._require_enough(at_site, replies, start.round, needed)
         rows = torch.zeros(len(names), self.layout.size)
         for row, name in zip(rows, names, strict=True):
@@ -96,37 +110,50 @@ class FlowerEngine:
         versions = {key: self.states.versions[key] for key in keys if key in self.states.versions}
         return {"job": self.job, "round": round, "clients": list(clients), "versions": versions}
 
-    def _reply(self, client: str, site: str, answer: SiteMessage | NoAnswer, start: RoundStart) -> Reply:
+    def _reply(
+        self, client: str, own: Sequence[str], answer: SiteMessage | NoAnswer, start: RoundStart
+    ) -> Reply:
+        """Read a client's update and the versions of its state; what does not fit is its site's fault."""
         if isinstance(answer, NoAnswer):
             return Reply(client, None, answer.reason)
         try:
-            update = self._update(client, answer)
-            self.states.versions.update(answer.header["versions"])
-            reason = self.workspace.reason_against(update)
-        except (UnseenError, KeyError, ValueError, TypeError) as error:
-            reason = (
-                str(error) if isinstance(error, UnseenError) else f"sent an unreadable update ({error!r})"
-            )
-        if reason:
-            self.sites.tell(site, f"round {start.round}: the update of {client} was set aside: {reason}")
-            return Reply(client, None, reason)
+            update = self.checks.read_update(client, answer, round=start.round, neighbours=own)
+            self._keep_versions(own, answer, start.round)
+        except Exception as error:
+            return Reply(client, None, explain_unreadable(error, "an unreadable update"))
+        if update.withheld:
+            return Reply(client, None, update.withheld)
         start.progress(update.seen)
         return Reply(client, update)
 
-    def _update(self, client: str, answer: SiteMessage) -> Update:
-        """Read one client's update from a site's answer."""
-        if answer.header.get("layout") != self.layout.digest:
-            raise UnseenError(
-                f"has another model (layout {answer.header.get('layout')}, here {self.layout.digest}); "
-                "run the same version of Unseen everywhere"
-            )
-        weights = unpack_weights(answer.arrays[f"{client}/weights"], self.workspace.experiment.update_dtype)
-        extras = answer.below(f"{client}/extras/")
-        values = answer.header["clients"][client]
-        numbers = {
-            key: values[key] for key in ("samples", "steps", "seen", "loss", "diagnostics", "withheld")
-        }
-        return Update(weights=weights, extras=extras, **numbers)
+    def _keep_versions(self, own: Sequence[str], answer: SiteMessage, round: int) -> None:
+        former = self.states.versions
+        self.states.versions.update(self.checks.read_versions(own, answer, round=round, former=former))
+
+    def _without_disagreeing(self, replies: dict[str, Reply]) -> dict[str, Reply]:
+        """Set aside updates whose extras are built differently from most; drop such diagnostics alone."""
+        updates = {name: reply.update for name, reply in replies.items() if reply.update is not None}
+        if self.workspace.experiment.protection.seals:
+            return replies
+        for kind in {kind for update in updates.values() for kind in update.extras}:
+            forms = {
+                name: form_of_extras(each, kind) for name, each in updates.items() if kind in each.extras
+            }
+            for name in find_disagreeing(forms):
+                replies[name] = Reply(name, None, f"sent {kind!r} in another form than most clients")
+        for key in {key for update in updates.values() for key in update.diagnostics}:
+            shown = {name: each for name, each in updates.items() if key in each.diagnostics}
+            forms = {name: form_of_diagnostic(each.diagnostics[key]) for name, each in shown.items()}
+            for name in find_disagreeing(forms):
+                del updates[name].diagnostics[key]
+        return replies
+
+    def _tell(self, site: str, replies: Sequence[Reply], start: RoundStart) -> None:
+        """Tell a site with its next message why updates of its clients were set aside."""
+        for reply in replies:
+            if reply.reason:
+                reason = f"the update of {reply.client} was set aside: {reply.reason}"
+                self.sites.tell(site, f"round {start.round}: {reason}")
 
     def consult(self, clients: Sequence[int], messages: Sequence[Message], *, round: int) -> list[Answer]:
         """Send the protection's messages to the clients' sites."""
@@ -137,16 +164,23 @@ class FlowerEngine:
             for name in own:
                 requests[site].arrays.update(to_arrays(of_client[name], prefix=f"{name}/"))
         found = self.sites.ask("consult", requests)
-        answers = {name: self._consulted(name, found[site]) for site, own in at_site.items() for name in own}
+        answers = {
+            name: self._consulted(name, own, found[site], of_client[name], round)
+            for site, own in at_site.items()
+            for name in own
+        }
         return [answers[name] for name in names]
 
-    def _consulted(self, client: str, answer: SiteMessage | NoAnswer) -> Answer:
+    def _consulted(
+        self, client: str, own: Sequence[str], answer: SiteMessage | NoAnswer, asked: Message, round: int
+    ) -> Answer:
         if isinstance(answer, NoAnswer):
             return Answer(client, None, answer.reason)
-        self.states.versions.update(answer.header["versions"])
-        if client in answer.header["refusals"]:
-            return Answer(client, None, str(answer.header["refusals"][client]))
-        return Answer(client, answer.below(f"{client}/"))
+        try:
+            self._keep_versions(own, answer, round)
+            return Answer(client, self.checks.read_answer(client, answer, asked, neighbours=own))
+        except Exception as error:
+            return Answer(client, None, explain_unreadable(error, "an unreadable answer"))
 
     def _require_enough(
         self, at_site: dict[str, list[str]], replies: dict[str, Reply], number: int, needed: int
@@ -174,30 +208,21 @@ class FlowerEngine:
         answers = self.sites.ask("evaluate", messages)
         found: dict[EvaluationSet, MetricAccumulator | NoAnswer] = {}
         for site, splits in of_site.items():
-            for split, sums in zip(splits, self._accumulators(answers[site], len(splits)), strict=True):
+            for split, sums in zip(splits, self._accumulators(site, splits, answers[site]), strict=True):
                 found[site, split] = sums
+        found = without_lone_losses(found)
         return [found[key] for key in sets]
 
     def _accumulators(
-        self, answer: SiteMessage | NoAnswer, count: int
+        self, site: str, splits: Sequence[str], answer: SiteMessage | NoAnswer
     ) -> Sequence[MetricAccumulator | NoAnswer]:
-        """Read the sums of `count` evaluations."""
+        """Read the sums of a site's evaluations."""
         if isinstance(answer, NoAnswer):
-            return [answer] * count
-        experiment = self.workspace.experiment
-        data, found = experiment.data, list[dict[str, Any]]({} for _ in range(count))
+            return [answer] * len(splits)
         try:
-            for key, array in answer.arrays.items():
-                number, _, name = key.partition("/")
-                found[int(number)][name] = array
-            return [
-                data.task_type.make_accumulator(
-                    data.outputs, target_scale=experiment.target_scale
-                ).from_arrays(arrays)
-                for arrays in found
-            ]
-        except (UnseenError, KeyError, IndexError, ValueError, TypeError) as error:
-            return [NoAnswer(f"sent sums that cannot be read ({error})")] * count
+            return read_sums(self.workspace.experiment, site, splits, answer)
+        except Exception as error:
+            return [NoAnswer(explain_unreadable(error, "sums that cannot be read"))] * len(splits)
 
     def close(self) -> None:
         """Do nothing: the sites stay connected for the next run."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,11 +16,17 @@ from torch import Tensor
 
 from unseen.engine.experiment import UPDATE_DTYPES
 from unseen.errors import UnseenError
+from unseen.printable import printable
 
 if TYPE_CHECKING:
-    from flwr.app import RecordDict
+    from flwr.app import Array, RecordDict
 
 Arrays = dict[str, npt.NDArray[Any]]
+LARGEST_HEADER = 16_000_000
+"""Bytes of JSON; the largest that a site sends are the class names of its summary."""
+MOST_ARRAYS = 100_000
+KINDS = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+"""Types of numbers that messages carry, in this machine's byte order: those of all tensor operations."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +61,57 @@ def to_flower_record(message: SiteMessage) -> RecordDict:
 
 
 def from_flower_record(record: RecordDict) -> SiteMessage:
-    """Read a message from Flower's record type."""
+    """Read a message from Flower's record type; whatever cannot be read is an UnseenError.
+
+    The sender chose every byte: nothing is allocated that it has not sent, and no type of Python's own is
+    built but those of JSON.
+    """
     try:
-        header = json.loads(str(record.config_records["facts"]["json"]))
-        arrays = {name: array.numpy() for name, array in record.array_records["arrays"].items()}
-    except (KeyError, ValueError, TypeError) as error:
+        header = _read_header(record.config_records["facts"]["json"])
+        found = record.array_records["arrays"]
+        if len(found) > MOST_ARRAYS:
+            raise ValueError(f"{len(found)} arrays, at most {MOST_ARRAYS} are read")
+        arrays = {str(name): read_array(array) for name, array in found.items()}
+    except Exception as error:
         raise UnseenError(
-            f"a message could not be read ({error}); run the same version of Unseen everywhere"
+            f"a message could not be read ({printable(str(error) or type(error).__name__, longest=200)}); "
+            "run the same version of Unseen everywhere"
         ) from error
     return SiteMessage(header, arrays)
+
+
+def _read_header(text: object) -> dict[str, Any]:
+    if not isinstance(text, str) or len(text) > LARGEST_HEADER:
+        raise ValueError(f"its header is not a text of at most {LARGEST_HEADER} characters")
+    header = json.loads(text)
+    if not isinstance(header, dict):
+        raise ValueError(f"its header is a {type(header).__name__}, expected an object")
+    return header
+
+
+def read_array(array: Array) -> npt.NDArray[Any]:
+    """Read an array from the bytes of NumPy's format, checked against their number before any is allocated.
+
+    `numpy.load` believes the size in the format's own header and allocates it.
+    """
+    data = array.data
+    if array.stype != "numpy.ndarray":
+        raise ValueError(f"an array is stored as {printable(array.stype, longest=40)}")
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+    elif version == (2, 0):
+        shape, by_columns, dtype = np.lib.format.read_array_header_2_0(file)
+    else:
+        raise ValueError(f"an array has version {version} of NumPy's format")
+    if dtype.name not in KINDS or not dtype.isnative or dtype.subdtype is not None:
+        raise ValueError(f"an array has numbers of type {printable(str(dtype), longest=40)}")
+    start, count = file.tell(), math.prod(shape)
+    if any(size < 0 for size in shape) or count * dtype.itemsize != len(data) - start:
+        raise ValueError(f"an array has {len(data) - start} bytes, its shape says {count * dtype.itemsize}")
+    values = np.frombuffer(data, dtype=dtype, count=count, offset=start) if count else np.empty(0, dtype)
+    return values.reshape(shape, order="F" if by_columns else "C")
 
 
 def to_arrays(tensors: Mapping[str, Tensor], *, prefix: str = "") -> Arrays:

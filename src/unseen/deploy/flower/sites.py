@@ -10,6 +10,7 @@ from unseen.deploy.flower.compat import NODE_UNAVAILABLE
 from unseen.deploy.flower.message import SiteMessage, from_flower_record, to_flower_record
 from unseen.engine.base import NoAnswer
 from unseen.errors import UnseenError
+from unseen.printable import printable
 
 if TYPE_CHECKING:
     from flwr.app import Message
@@ -65,8 +66,9 @@ class Sites:
             if isinstance(answer, NoAnswer):
                 self.turned_away[node] = answer.reason
                 continue
-            site = str(answer.header.get("site", node))
-            reason = str(answer.header.get("error", "")) or self._objection(site, node, answer.header)
+            site = printable(answer.header.get("site", str(node)), longest=80)
+            said = answer.header.get("error")
+            reason = printable(said) if said else self._objection(site, node, answer.header)
             if reason:
                 self.turned_away[node] = f"{site}: {reason}"
             else:
@@ -117,7 +119,7 @@ class Sites:
             if site in here:
                 answer = found[self._nodes[site]]
                 error = None if isinstance(answer, NoAnswer) else answer.header.get("error")
-                answers[site] = NoAnswer(str(error)) if error else answer
+                answers[site] = NoAnswer(printable(error)) if error else answer
         return answers
 
     def tell(self, site: str, notice: str) -> None:
@@ -154,7 +156,7 @@ def _read(reply: Message) -> SiteMessage | NoAnswer:
     if reply.has_error():
         if reply.error.code == NODE_UNAVAILABLE:
             return NoAnswer("disconnected while it was working")
-        return NoAnswer(f"failed at the site: {reply.error.reason}")
+        return NoAnswer(f"failed at the site: {printable(reply.error.reason)}")
     try:
         return from_flower_record(reply.content)
     except UnseenError as error:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unseen.errors import UnseenError, UsageError
 from unseen.hparams import Settings, setting
+from unseen.models import Layout
 from unseen.privacy.base import Protection, explain_missing_sum, register_protection, withhold_update
 from unseen.privacy.context import (
     SAMPLES,
@@ -25,6 +26,7 @@ from unseen.privacy.context import (
 from unseen.privacy.crypto import require_cryptography
 from unseen.privacy.disclosure import TRAINING_METRICS, DisclosureEntry
 from unseen.privacy.secagg.masking import FEWEST, PUBLIC, REVEALED, SHARES, MaskingSession
+from unseen.privacy.secagg.message_forms import BOX_BYTES, explain_form, explain_keys, explain_row
 from unseen.privacy.secagg.packing import (
     HEAD,
     RangeError,
@@ -34,6 +36,7 @@ from unseen.privacy.secagg.packing import (
     packed_size,
     unpack_sum,
 )
+from unseen.privacy.secagg.shamir import SHARE_BYTES
 from unseen.privacy.secagg.unmasking import (
     ADVERTISE,
     DEAL,
@@ -173,6 +176,21 @@ class SecureSum(Protection[SecureSumSettings]):
         return unpack_sum(
             total, contents, clients=tuple(masked), method=context.method, layout=context.layout
         )
+
+    def explain_unusable_update(
+        self, update: Update, method: MethodTraits, layout: Layout, described: Mapping[str, Tensor]
+    ) -> str:
+        """Check the form of a masked row; what it hides, only the client can check."""
+        masked, contents = update.extras.get(MASKED), update.extras.get(CONTENTS)
+        return explain_row(masked, contents, method=method, layout=layout, described=described)
+
+    def explain_unusable_answer(self, answer: Message, asked: Message) -> str:
+        """Check that an answer has the form of its step."""
+        if torch.equal(asked[STEP], ADVERTISE):
+            return explain_keys(answer, PUBLIC)
+        if torch.equal(asked[STEP], DEAL):
+            return explain_form(answer, SHARES, shape=(len(asked[ROSTER]), BOX_BYTES))
+        return explain_form(answer, REVEALED, shape=(len(asked[ROSTER]), SHARE_BYTES))
 
     def disclose(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
         """List the kinds of values in a masked row, 8 bytes per number."""
