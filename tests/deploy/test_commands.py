@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 import pytest
 import torch
 from real_commands import PATIENCE, Commands, processes_that_mention
-from tiny_sites import SITES, make_images, tiny_job
+from tiny_sites import SITES, TINY, make_images, tiny_job, write_policy
 
 from unseen.deploy.coordinator_home import CoordinatorHome
 from unseen.deploy.flower.prefork import write_launchers
@@ -43,6 +43,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
         commands.wait_for("up", "Starting the coordinator")
         for site in SITES:
             site_key(folder / f"{site}-home", site)
+            write_policy(folder / f"{site}-home", TINY)
         commands.wait_for("up", "Ctrl-C stops")
         yield commands
     finally:

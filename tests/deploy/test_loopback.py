@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_sites import QUICK, LoopbackGrid, tiny_job
+from tiny_sites import QUICK, TINY, LoopbackGrid, tiny_job, write_policy
 
 from unseen.callbacks.base import Callback, StopTrainingError
 from unseen.config import RunConfig
@@ -86,6 +86,9 @@ def test_sites_treat_batch_norm_as_one_machine_does(
 def test_every_method_gives_the_same_weights_as_on_one_machine(
     method: str, grid: LoopbackGrid, images: Path, tmp_path: Path
 ) -> None:
+    if METHODS[method].of_single_samples:
+        for site in grid.sites:
+            write_policy(site.home, f"{TINY}samples = true\n")
     config = tiny_job(images, method=method, settings=QUICK.get(method, {}), rounds=2)
     same_as_on_one_machine(grid, config, tmp_path)
 

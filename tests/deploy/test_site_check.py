@@ -70,7 +70,7 @@ def test_a_home_trusts_one_authority_for_good(images: Path, invitation: Path, tm
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("invite", "../x", "--home", "nowhere"), "cannot be a site's name"),
+        (("invite", "../x", "--home", "nowhere"), "cannot be the name of a site"),
         (("invite", "a", "--home", "nowhere"), "is not a coordinator's home"),
         (("invite", "a", "--revoke", "--key", "a.pub"), "one at a time"),
         (("status", "--home", "nowhere"), "is not a coordinator's home"),

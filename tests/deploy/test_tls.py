@@ -111,7 +111,7 @@ def test_an_invitation_comes_back_as_it_was_written_and_holds_no_secret(tmp_path
     with pytest.raises(UsageError, match="is not an invitation"):
         Invitation.load(tmp_path / "bad.invitation")
     Invitation("../escape", "a:1", invitation.ca).save(tmp_path / "evil.invitation")
-    with pytest.raises(UsageError, match="cannot be a site's name"):
+    with pytest.raises(UsageError, match="cannot be the name of a site"):
         Invitation.load(tmp_path / "evil.invitation")
 
 

@@ -18,6 +18,8 @@ from unseen.deploy.site import Site
 SITES = ("a", "b", "c", "held")
 QUICK: dict[str, dict[str, Any]] = {"csac": {"acquisition_epochs": 2}}
 """Settings that make methods short where length is not the point."""
+TINY = "min_group = 1\n"
+"""A policy under which splits and classes of a few samples are used."""
 Spoil = Callable[[str, SiteMessage, SiteMessage], SiteMessage]
 
 
@@ -36,6 +38,12 @@ def make_images(folder: Path, *, sites: Iterable[str] = SITES, missing: tuple[st
                 pixels[..., number % 3] += 40
                 Image.fromarray(pixels.astype(np.uint8)).save(place / f"{i}.png")
     return folder
+
+
+def write_policy(home: Path, text: str) -> None:
+    """Write a site's policy."""
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "policy.toml").write_text(text, encoding="utf-8")
 
 
 def tiny_job(data: Path, **changes: Any) -> RunConfig:
@@ -57,7 +65,7 @@ def tiny_job(data: Path, **changes: Any) -> RunConfig:
 
 
 class LoopbackGrid:
-    """Flower's grid as far as we use it; sites answer in this process.
+    """Flower's grid as far as we use it; sites answer in this process and, being tiny, allow small groups.
 
     absent  sites that are not connected
     silent  sites that get messages and never answer
@@ -67,6 +75,8 @@ class LoopbackGrid:
 
     def __init__(self, data: Path, home: Path, names: Iterable[str] = SITES) -> None:
         self.sites = [Site(name, str(data / name), home / name) for name in names]
+        for site in self.sites:
+            write_policy(site.home, TINY)
         self.absent: set[str] = set()
         self.silent: set[str] = set()
         self.spoil: Spoil = lambda site, question, answer: answer

@@ -43,12 +43,15 @@ def join_command(
     from unseen.deploy.flower.compat import require_flower
     from unseen.deploy.invitation import Invitation
     from unseen.deploy.site_home import open_site, stay_connected
+    from unseen.deploy.site_policy import read_policy, write_policy
     from unseen.fileio import locked
 
     require_flower()
     invited = Invitation.load(invitation)
     _look_over(invited.site, data, skip_unreadable=skip_unreadable)
     place = open_site(home or Path(f"{invited.site}-home"), invited)
+    rules = write_policy(place.path)
+    read_policy(place.path)
     console = messages()
 
     def say(text: str) -> None:
@@ -57,6 +60,7 @@ def join_command(
     source = str(Path(data).expanduser().absolute()) if Path(data).expanduser().exists() else data
     with locked(place.path / "lock", place=place.path, option="--home"), terminated_like_interrupted():
         say(f"site {invited.site}, public key {place.key.public}, sent values: {place.path / 'sent.jsonl'}")
+        say(f"what this site allows: {rules}")
         try:
             stay_connected(place, source, say)
         except KeyboardInterrupt:

@@ -7,7 +7,7 @@ federation does; the other domains then exist by name and have no samples here.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,29 @@ class SiteSamples:
             return {"": len(self.targets)}
         found = np.bincount(self.targets, minlength=len(self.classes))
         return dict(zip(self.classes, found.tolist(), strict=True))
+
+    def without_small_classes(self, least: int) -> SiteSamples:
+        """Leave out classes with fewer than `least` samples, name and all; without classes, all or nothing.
+
+        They are left out before anything is counted, so a census, an update and an evaluation agree.
+        """
+        small = [name for name, count in self.counts().items() if 0 < count < least]
+        if not small:
+            return self
+        classes = tuple(name for name in self.classes if name not in small)
+        kept = np.isin(self.targets, [self.classes.index(name) for name in classes])
+        if not classes or not kept.any():
+            raise UnseenError(f"no class of site {self.site!r} has {least} samples, as its policy demands")
+        numbers = {self.classes.index(name): number for number, name in enumerate(classes)}
+        targets = np.array([numbers[int(target)] for target in self.targets[kept]], dtype=self.targets.dtype)
+        return replace(
+            self,
+            inputs=self.inputs[kept],
+            targets=targets,
+            classes=classes,
+            fingerprint=fingerprint_site(self.fingerprint.encode(), targets, classes),
+            notes=(*self.notes, f"left out, with fewer than {least} samples: {', '.join(small)}"),
+        )
 
     def as_data_set(self, *, name: str, domains: tuple[str, ...], classes: tuple[str, ...]) -> DataSet:
         """Number targets and domain as the federation does."""

@@ -8,10 +8,10 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from unseen.deploy.safe_names import require_safe_name
 from unseen.errors import UsageError
 from unseen.fileio import write_text
 
-SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 SUFFIX = ".invitation"
 _TEXT = """\
 # An invitation to train with Unseen. It contains no secret. At the site, next to its data:
@@ -56,8 +56,4 @@ class Invitation:
 
 def require_site_name(site: str) -> str:
     """Check that a name can serve as file name and domain name."""
-    if not SITE_NAME.fullmatch(site):
-        raise UsageError(
-            f"{site!r} cannot be a site's name: expected letters, digits, '.', '-' or '_', at most 63"
-        )
-    return site
+    return require_safe_name(site, "a site")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unseen.config import WHERE, RunConfig
+from unseen.deploy.safe_names import require_safe_name
 from unseen.models.freezing import frozen_names
 from unseen.runner.prepare import Setup
 
@@ -67,7 +68,7 @@ class Job:
         names = {key: tuple(values[key]) for key in ("domains", "classes", "sources")}
         return cls(
             config=RunConfig.from_mapping(values["config"]),
-            run_id=str(values["run_id"]),
+            run_id=require_safe_name(values["run_id"], "a run"),
             name=str(values["name"]),
             threads=int(values["threads"]),
             weights=str(values.get("weights", "")),

@@ -16,8 +16,11 @@ from unseen.config import RunConfig
 from unseen.data import DataSet
 from unseen.data.site_data import SiteSamples
 from unseen.data.sources import load_site, resolve_data_root
+from unseen.deploy.approvals import Approvals
 from unseen.deploy.flower.message import SiteMessage, pack_weights, to_arrays, to_tensor
 from unseen.deploy.job import Job
+from unseen.deploy.safe_names import require_safe_name, shown
+from unseen.deploy.site_policy import SitePolicy, read_policy
 from unseen.deploy.site_summary import SiteSummary
 from unseen.devices import choose_device
 from unseen.engine import Experiment, RoundStart, Workspace
@@ -57,10 +60,22 @@ class Site:
         own = own_secret(self.home / "answered" / "secret.key")
         return hashlib.sha256(own + job.run_id.encode()).digest()
 
-    def samples(self, config: RunConfig) -> SiteSamples:
-        """Load the samples as the job asks; details of unreadable files stay in the site's log."""
+    def policy(self) -> SitePolicy:
+        """Read the site's policy as it is now; what is wrong with it stays in the site's log."""
         try:
-            samples = load_site(self.name, replace(data_request(config), source=self.data))
+            return read_policy(self.home)
+        except UnseenError as error:
+            log.error("%s", error)
+            raise UnseenError("its policy cannot be used; the reason is in the site's own log") from error
+
+    def samples(self, config: RunConfig, *, min_group: int = 1) -> SiteSamples:
+        """Load the samples as the job asks; details of unreadable files stay in the site's log.
+
+        min_group  classes with fewer samples are left out
+        """
+        try:
+            request = replace(data_request(replace(config, data_root=None)), source=self.data)
+            samples = load_site(self.name, request).without_small_classes(min_group)
         except UnseenError as error:
             log.error("%s", error)
             raise UnseenError("its data cannot be used; the reason is in the site's own log") from error
@@ -85,11 +100,19 @@ class Site:
             return SiteMessage({"site": self.name, "error": printable(said)})
 
     def _answer(self, request: SiteMessage) -> SiteMessage:
-        what = request.header["ask"]
+        what, policy = request.header["ask"], self.policy()
         if what == "census":
             config = RunConfig.from_mapping(request.header["config"])
-            return SiteMessage({"site": self.name, **SiteSummary.of(self.samples(config)).to_dict()})
-        part = SitePart(self, Job.from_dict(request.header["job"]), str(request.header["job"]["layout"]))
+            policy.check_job(config)
+            summary = SiteSummary.of(self.samples(config, min_group=policy.min_group)).to_dict()
+            return SiteMessage({"site": self.name, **summary, "confirms": policy.confirm})
+        job, layout = Job.from_dict(request.header["job"]), str(request.header["job"]["layout"])
+        policy.check_job(job.config)
+        if policy.confirm:
+            Approvals(self.home).require(job, tell=log.warning)
+            policy = self.policy()
+            policy.check_job(job.config)
+        part = SitePart(self, job, layout, policy)
         if what == "train":
             return part.train(request)
         if what == "consult":
@@ -102,8 +125,8 @@ class Site:
 class SitePart:
     """A site's part of one run: its experiment, and the answers to training and evaluation requests."""
 
-    def __init__(self, site: Site, job: Job, layout: str) -> None:
-        self.site, self.job = site, job
+    def __init__(self, site: Site, job: Job, layout: str, policy: SitePolicy) -> None:
+        self.site, self.job, self.policy = site, job, policy
         torch.set_num_threads(job.threads)
         keep_freed_memory()
         self.workspace = Workspace(
@@ -122,7 +145,7 @@ class SitePart:
         job, config = self.job, self.job.config
         if self.site.name not in job.domains:
             raise UsageError(f"site {self.site.name!r} has no part in this run of {', '.join(job.domains)}")
-        samples = self.site.samples(config)
+        samples = self.site.samples(config, min_group=self.policy.min_group)
         data = samples.as_data_set(name=job.name, domains=job.domains, classes=job.classes)
         data = data.as_task(config.task)
         federation = site_federation(
@@ -155,7 +178,7 @@ class SitePart:
         if not job.weights:
             return None
         return require_same_weights(
-            job.config.weights or "",
+            require_safe_name(job.config.weights or "", "a file of weights"),
             job.config.model or "",
             resolve_data_root(None),
             channels=data.input_shape[0],
@@ -165,8 +188,11 @@ class SitePart:
     def train(self, request: SiteMessage) -> SiteMessage:
         """Train the named clients from the received weights."""
         experiment, states = self.experiment, self._states(request)
+        positions = {name: experiment.federation.position(name) for name in request.header["clients"]}
+        for position in positions.values():
+            self._check_size(position)
         start = RoundStart(
-            request.header["round"],
+            self._round(request),
             to_tensor(request.arrays["weights"]),
             request.below("received/"),
             sealing=request.below("sealing/"),
@@ -175,8 +201,7 @@ class SitePart:
         reply = SiteMessage(
             {"site": self.site.name, "layout": self.workspace.flat.layout.digest, "clients": {}}
         )
-        for name in request.header["clients"]:
-            position = experiment.federation.position(name)
+        for name, position in positions.items():
             with states.open_states(name, round=start.round, protected=experiment.protected) as own:
                 update = self.workspace.train_client(position, own[0], start, own[1])
             self._warn_of(update, name, start.round)
@@ -185,6 +210,21 @@ class SitePart:
             reply.arrays.update(to_arrays(update.extras, prefix=f"{name}/extras/"))
         reply.header["versions"] = states.versions
         return reply
+
+    def _check_size(self, position: int) -> None:
+        """Refuse an update that would rest on too few samples."""
+        samples, plan = len(self.experiment.federation[position].train), self.experiment.plan
+        drawn = samples if plan.batches_per_epoch is None else plan.batches_per_epoch * plan.batch_size
+        self.policy.check_training(samples=samples, seen=min(samples, drawn * plan.epochs))
+
+    def _round(self, request: SiteMessage) -> int:
+        """Read the number of the round, which names files; 0 is the exchange before the first."""
+        round = request.header["round"]
+        if type(round) is not int or not 0 <= round <= self.job.config.rounds:
+            raise UnseenError(
+                f"was asked for round {shown(round)} of a job of {self.job.config.rounds} rounds"
+            )
+        return round
 
     def _warn_of(self, update: Update, client: str, round: int) -> None:
         reason = update.withheld
@@ -195,7 +235,7 @@ class SitePart:
 
     def consult(self, request: SiteMessage) -> SiteMessage:
         """Collect clients' answers to the protection's messages; a refusal is an answer too."""
-        states, round = self._states(request), request.header["round"]
+        states, round = self._states(request), self._round(request)
         reply = SiteMessage({"site": self.site.name, "refusals": {}})
         for name in request.header["clients"]:
             asked = request.below(f"{name}/")
@@ -214,20 +254,28 @@ class SitePart:
 
         A version from an earlier round is in a checkpoint already, so older ones are deleted.
         """
-        store = StateStore(self.site.home / "memory" / self.job.run_id, request.header["versions"])
+        round, versions = self._round(request), request.header["versions"]
+        if any(type(version) is not int or version < 0 for version in versions.values()):
+            raise UnseenError(f"was asked for versions {shown(versions)} of client state; expected rounds")
+        store = StateStore(self.site.home / "memory" / self.job.run_id, versions)
         for key, version in store.versions.items():
             if not store.path(key, version).exists():
                 raise UnseenError(
                     f"the state of client {key} from round {version} is missing in {store.folder}; "
                     "restore it, or start a new run"
                 )
-            if version < request.header["round"]:
+            if version < round:
                 store.forget_old_of(key)
         return store
 
     def evaluate(self, request: SiteMessage) -> SiteMessage:
         """Evaluate the deployed network on the named splits."""
-        sets: list[EvaluationSet] = [(self.site.name, split) for split in request.header["splits"]]
+        splits = [str(split) for split in request.header["splits"]]
+        self.policy.check_evaluation(dict.fromkeys(splits, 0))
+        sets: list[EvaluationSet] = [(self.site.name, split) for split in splits]
+        self.policy.check_evaluation(
+            {split: len(self.experiment.evaluation_indices(site, split)) for site, split in sets}
+        )
         self.workspace.flat.load(to_tensor(request.arrays["weights"]))
         sums = {
             f"{number}/{name}": array

@@ -19,6 +19,8 @@ from unseen.deploy.flower.processes import (
 )
 from unseen.deploy.keys import site_key
 from unseen.deploy.members import Members
+from unseen.deploy.site_policy import POLICY
+from unseen.fileio import write_text
 
 
 class LocalFederation:
@@ -26,10 +28,13 @@ class LocalFederation:
 
     data    a folder with one image folder per site
     secure  with TLS and registered keys, as with `unseen up` and `unseen join`; else plain HTTP
+    policy  text of every site's `policy.toml`; by default the usual one, but for groups of any size
     """
 
-    def __init__(self, data: Path, home: Path, *, secure: bool = True) -> None:
-        self.data, self.home, self.port = data, home, free_port()
+    def __init__(
+        self, data: Path, home: Path, *, secure: bool = True, policy: str = "min_group = 1\n"
+    ) -> None:
+        self.data, self.home, self.port, self.policy = data, home, free_port(), policy
         home.mkdir(parents=True)
         self._coordinator: CoordinatorHome | None = None
         if secure:
@@ -74,6 +79,7 @@ class LocalFederation:
     def start_site(self, site: str, *, superlink: str = "") -> None:
         """Start a site's SuperNode; `superlink` is an address to use in place of the coordinator's."""
         secure = self._coordinator is not None
+        write_text(self.home / site / POLICY, self.policy)
         with self.log(site).open("a", encoding="utf-8") as log:
             self.processes[site] = start_supernode(
                 self.home / site,

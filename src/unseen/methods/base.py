@@ -51,6 +51,8 @@ class Method(Configurable[S], ABC):
     sends                     the kinds of values that leave a client, for the privacy record; `Update.extras`
                               may only have keys named here; where settings decide, set on the instance
     in_state                  those of `sends` that are part of the flat state
+    of_single_samples         those of `sends` that hold single samples: samples, labels, values of each; a
+                              site refuses them unless its policy allows them
     keeps_statistics          whether clients keep their own batch norm, so that statistics are not merged
     merges                    of the extras: whether the server half needs only their `mean` over clients,
                               with the weights of the states, or their `sum`; what is not named here it
@@ -76,6 +78,7 @@ class Method(Configurable[S], ABC):
     needs_individual_updates: ClassVar[bool] = False
     sends: tuple[str, ...] = ("model weights", "number of samples")
     in_state: tuple[str, ...] = ("model weights",)
+    of_single_samples: ClassVar[tuple[str, ...]] = ()
     keeps_statistics: ClassVar[bool] = False
     merges: ClassVar[Mapping[str, Reduction]] = {}
     uses_taps: ClassVar[bool] = False

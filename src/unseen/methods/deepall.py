@@ -25,6 +25,7 @@ class DeepAll(Method[Settings]):
     )
     topology = "pooled"
     sends = ("all training data",)
+    of_single_samples = sends
 
     def server(self, work: ServerWork) -> Tensor:
         """Return the only model."""

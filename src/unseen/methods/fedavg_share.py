@@ -58,6 +58,7 @@ class FedAvgShare(Method[FedAvgShareSettings]):
     )
     needs_individual_updates = True
     sends: tuple[str, ...] = ("model weights", "number of samples", SAMPLES, LABELS)
+    of_single_samples = (SAMPLES, LABELS)
     beyond_losses = "it sends some of its samples"
     mixed_targets = True
 

@@ -89,6 +89,7 @@ class FedDG(Method[FedDGSettings]):
     )
     needs_individual_updates = True
     sends: tuple[str, ...] = ("model weights", "number of samples", SPECTRA)
+    of_single_samples = (SPECTRA,)
     beyond_losses = "it sends spectra of its samples"
     mixed_targets = True
 
