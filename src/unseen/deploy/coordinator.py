@@ -14,8 +14,8 @@ from unseen.config import RunConfig
 from unseen.deploy.flower.engine import FlowerEngine
 from unseen.deploy.flower.message import SiteMessage
 from unseen.deploy.flower.sites import Sites
-from unseen.deploy.invitation import SITE_NAME
 from unseen.deploy.job import Job, config_values, for_sites
+from unseen.deploy.safe_names import SAFE_NAME
 from unseen.deploy.site_summary import (
     Census,
     SiteSummary,
@@ -150,12 +150,14 @@ class SiteCollector:
 
     def welcome(self, site: str, summary: dict[str, Any]) -> str | None:
         """Accept a site (None) or return the reason; after the start only known sites with the same data."""
-        if not SITE_NAME.fullmatch(site):
+        if not SAFE_NAME.fullmatch(site):
             return "has no usable name; expected letters, digits, and . _ - after the first"
         try:
             said = SiteSummary.from_dict(summary)
         except UnseenError as error:
             return str(error)
+        if summary.get("confirms") is True:
+            self.callback.on_note(f"{site} runs a job only after a person there has approved it")
         if self.known is None:
             self.found[site] = said
             return None
