@@ -30,7 +30,7 @@ WHERE = ("data_root", "device", "workers", "threads", "engine", "effort")
 part of a run's identity."""
 PROTECTION = ("protect", "protect_settings")
 """Fields about protection; a run without protection keeps the identity from before they existed."""
-TABLES = ("settings", "schedule_settings", "average_settings", "protect_settings")
+TABLES = ("settings", "schedule_settings", "average_settings", "aggregate_settings", "protect_settings")
 """Fields that are TOML tables in the file."""
 LATER: dict[str, Any] = {
     "update_dtype": "float32",
@@ -53,6 +53,10 @@ LATER: dict[str, Any] = {
     "patience": None,
     "views": None,
     "head": "random",
+    "aggregate": "mean",
+    "aggregate_settings": {},
+    "max_weight": None,
+    "clip_update": None,
 }
 """Fields that were added later: at these values they leave a run's identity as it was without them."""
 
@@ -218,6 +222,28 @@ class RunConfig:
     )
     average_settings: Mapping[str, Any] = option(
         dict, "A setting of the average (repeatable).", TRAINING, flag="--set-average", metavar="KEY=VALUE"
+    )
+    aggregate: str = option(
+        "mean",
+        "How clients' models are merged; the others than mean bear some lying clients.",
+        TRAINING,
+        registry="aggregators",
+    )
+    aggregate_settings: Mapping[str, Any] = option(
+        dict,
+        "A setting of the aggregator (repeatable).",
+        TRAINING,
+        flag="--aggregate-set",
+        metavar="KEY=VALUE",
+    )
+    max_weight: float | None = option(
+        None, "Largest part of one site in the mean of the clients' models, in (0, 1].", TRAINING
+    )
+    clip_update: str | None = option(
+        None,
+        "Shorten clients' steps to this norm; 3x: to 3 times the round's median.",
+        TRAINING,
+        metavar="NORM",
     )
     patience: int | None = option(
         None, "Stop after this many evaluations without one that the selection rule prefers.", TRAINING

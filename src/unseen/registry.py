@@ -34,6 +34,7 @@ REGISTRIES = {
     "schedules": "unseen.training.schedules:SCHEDULES",
     "gradient-rules": "unseen.training.gradient_rules:GRADIENT_RULES",
     "averages": "unseen.aggregation.model_averaging:AVERAGES",
+    "aggregators": "unseen.aggregation.aggregators:AGGREGATORS",
     "augmentations": "unseen.data.augment:AUGMENTATIONS",
     "partitions": "unseen.federation.partition:PARTITIONS",
     "metrics": "unseen.tasks.metrics:METRICS",

@@ -1,5 +1,6 @@
 """Server-side aggregation: pure functions on client updates."""
 
+from unseen.aggregation.aggregators import AGGREGATORS, Aggregator, Mean, make_aggregator
 from unseen.aggregation.averaging import (
     WEIGHTING,
     Grouping,
@@ -44,12 +45,15 @@ from unseen.aggregation.gradient_surgery import (
     sign_agreement,
 )
 from unseen.aggregation.lora_products import average_products
+from unseen.aggregation.merging_plan import MergingPlan, StepLimit
 from unseen.aggregation.model_averaging import AVERAGES, Average, NoAverage, judged_weights, make_average
 from unseen.aggregation.updates import ServerWork, SummedUpdates, Updates
 
 __all__ = [
+    "AGGREGATORS",
     "AVERAGES",
     "WEIGHTING",
+    "Aggregator",
     "Average",
     "CombinedUpdates",
     "DistanceMetric",
@@ -57,11 +61,14 @@ __all__ = [
     "Grouping",
     "Layer",
     "LayerDistances",
+    "Mean",
+    "MergingPlan",
     "NoAverage",
     "PairDistances",
     "Reduction",
     "ServerWork",
     "SignAgreement",
+    "StepLimit",
     "SummedUpdates",
     "SurgeryResult",
     "Updates",
@@ -80,6 +87,7 @@ __all__ = [
     "largest_counters",
     "layer_distances",
     "layerwise_weighted_sum",
+    "make_aggregator",
     "make_average",
     "mean_from_sum",
     "merge_buffers",

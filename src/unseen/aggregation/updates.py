@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unseen.aggregation.averaging import weighted_mean
+from unseen.aggregation.aggregators import StateMerging
+from unseen.aggregation.averaging import normalize_weights, weighted_mean
 from unseen.models import Layout
 from unseen.seeding import torch_generator
 
@@ -22,6 +23,7 @@ class Updates:
     samples  float64 (clients): number of training samples of each client
     steps    float64 (clients): number of optimizer steps of each client
     extras   what each client sent in addition to its state
+    merging  how states are merged in place of the plain mean; None = as the method says
     """
 
     clients: tuple[str, ...]
@@ -30,13 +32,25 @@ class Updates:
     steps: Tensor
     extras: tuple[Mapping[str, Tensor], ...]
     layout: Layout
+    merging: StateMerging | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.clients)
 
     def mean(self, weights: Tensor) -> Tensor:
-        """Average the clients' states; `averaging` states the policy for buffers."""
+        """Average the clients' states, or merge them as `--aggregate` says.
+
+        `averaging` and `aggregators` state the policies for buffers.
+        """
+        if self.merging is not None:
+            return self.merging.merge_states(self.rows, weights, self.layout)
         return weighted_mean(self.rows, weights, layout=self.layout)
+
+    def mean_of_vectors(self, vectors: Tensor, weights: Tensor) -> Tensor:
+        """Average other vectors (clients x numbers) as the states are, such as control variates."""
+        if self.merging is not None:
+            return self.merging.merge_vectors(vectors, weights)
+        return normalize_weights(weights).to(vectors.dtype) @ vectors
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unseen.aggregation import AVERAGES, make_average
+from unseen.aggregation import AGGREGATORS, AVERAGES, make_aggregator, make_average
 from unseen.config import WHERE, RunConfig
 from unseen.hparams import Settings
 from unseen.methods import METHODS, make_method
@@ -58,6 +58,7 @@ class BenchJob:
         tables = {
             "schedule_settings": _non_default(config.schedule_settings, SCHEDULES[config.schedule]),
             "average_settings": _non_default(config.average_settings, AVERAGES[config.average]),
+            "aggregate_settings": _non_default(config.aggregate_settings, AGGREGATORS[config.aggregate]),
             "protect_settings": _non_default(
                 config.protect_settings, PROTECTIONS[config.protect].settings_type()
             ),
@@ -99,6 +100,7 @@ def job_config(values: Mapping[str, Any]) -> RunConfig:
         settings=dict(settings),
         schedule_settings=dict(vars(make_schedule(config.schedule, config.schedule_settings))),
         average_settings=dict(vars(make_average(config.average, config.average_settings))),
+        aggregate_settings=dict(vars(make_aggregator(config.aggregate, config.aggregate_settings))),
         protect_settings=dict(vars(make_protection(config.protect, config.protect_settings).settings)),
         hold_out=tuple(sorted(config.hold_out)),
         sources=tuple(sorted(config.sources)),

@@ -107,7 +107,7 @@ class AnswerChecks:
             )
         else:
             self._check_described(update.extras, round)
-            reason = reason_to_reject(update, self.layout.size)
+            reason = reason_to_reject(update, self.layout.size) or ""
             reason = reason or protection.explain_unusable_update(
                 update, halves.traits, self.layout, self._described(round)
             )

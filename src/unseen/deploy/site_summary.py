@@ -69,8 +69,9 @@ class SiteSummary:
 
         The coordinator builds a data set of this size, so sizes are bounded.
         """
-        task, classes, counts = values.get("task"), values.get("classes"), values.get("counts")
-        shape, fingerprint, measured = (values.get(key) for key in ("shape", "fingerprint", "measured"))
+        keys = ("task", "classes", "counts", "shape", "fingerprint", "measured")
+        found: list[Any] = [values.get(key) for key in keys]
+        task, classes, counts, shape, fingerprint, measured = found
         named = isinstance(classes, list | tuple) and all(isinstance(name, str) for name in classes)
         sized = isinstance(shape, list | tuple) and all(_is_count(size) and size > 0 for size in shape)
         counted = isinstance(counts, dict) and all(map(_is_count, counts.values()))

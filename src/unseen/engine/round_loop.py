@@ -15,6 +15,7 @@ from torch import Tensor
 
 from unseen.aggregation import (
     Average,
+    MergingPlan,
     NoAverage,
     ServerWork,
     judged_weights,
@@ -28,6 +29,7 @@ from unseen.engine.round_records import (
     Answers,
     answered,
     client_distances,
+    client_sites,
     evaluation_record,
     round_summary,
     scores,
@@ -64,6 +66,7 @@ class Schedule:
                     parameters, buffers are those of w'
     average         of global weights over rounds, evaluated and kept in place of the newest weights
     patience        evaluations without one that selection prefers, after which the run ends; None = no limit
+    merging         bounds on what single clients can do to the new weights
     """
 
     rounds: int
@@ -73,6 +76,7 @@ class Schedule:
     server_lr: float = 1.0
     average: Average = field(default_factory=NoAverage)
     patience: int | None = None
+    merging: MergingPlan = field(default_factory=MergingPlan)
 
 
 class ServerLoop:
@@ -227,12 +231,16 @@ class ServerLoop:
             exchange.measure(replies)
             opened.append(exchange.finish(rows, replies, self._sound_replies(number, replies)))
             # Step 5: aggregate by the method's server half.
+            plan = MergingPlan() if number == START_ROUND else self.schedule.merging
+            updates, acted = plan.bind(
+                opened[-1].updates, as_sent, client_sites(experiment, opened[-1].updates)
+            )
             work = ServerWork(
                 round=number,
                 rounds=self.schedule.rounds,
                 seed=experiment.seed,
                 weights=as_sent,
-                updates=opened[-1].updates,
+                updates=updates,
                 state=self.checkpoint.server,
                 population=len(experiment.federation),
             )
@@ -240,6 +248,8 @@ class ServerLoop:
             if number in (1, self.schedule.rounds):
                 distances = client_distances(experiment, work.updates)
             merged = experiment.aggregate(work)
+            plan.require_used(updates, method=experiment.method.name)
+            diagnostics |= acted
             if group is groups[-1] and self.schedule.server_lr != 1 and number != START_ROUND:
                 # Once per round, of a serial method too, and before the protection passes the weights on.
                 merged = step_towards(

@@ -41,7 +41,7 @@ def round_summary(opened: Sequence[RoundUpdates], diagnostics: Record) -> Record
         "clients": [client for part in opened for client in part.updates.clients],
         "loss": sum(part.loss * weight for part, weight in zip(opened, weights, strict=True)) / sum(weights),
         "samples": sum(part.seen for part in opened),
-        "diagnostics": {**diagnostics, **of_clients},
+        "diagnostics": {**of_clients, **diagnostics},
     }
 
 
@@ -85,3 +85,10 @@ def client_distances(experiment: Experiment, updates: Updates) -> Record:
     shown = [layers[place] for place in select_recorded_layers(layers, updates.layout)]
     found = pair_distances(updates.rows, [one[0] if len(one) == 1 else None for one in held], shown)
     return {"distances": found._asdict()} if found.layers else {}
+
+
+def client_sites(experiment: Experiment, updates: Updates) -> list[str]:
+    """Return the site of every client: its domain, or its own name where it has several."""
+    federation = experiment.federation
+    held = [federation[federation.position(client)].domains for client in updates.clients]
+    return [own[0] if len(own) == 1 else client for own, client in zip(held, updates.clients, strict=True)]

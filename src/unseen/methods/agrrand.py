@@ -26,6 +26,7 @@ class AgrRand(Method[AgreementSettings]):
     title = "AgrRand"
     summary = "averages client updates where all their signs agree and moves the other parameters at random"
     paper = DOMAIN_GENERALIZATION_VIA_GRADIENT_SURGERY
+    no_average = "it moves each parameter by the agreement of signs"
     needs_individual_updates = True
 
     def server(self, work: ServerWork) -> Tensor:

@@ -42,6 +42,7 @@ class AgrSum(Method[AgreementSettings]):
     title = "AgrSum"
     summary = "averages client updates where all their signs agree and leaves the other parameters alone"
     paper = DOMAIN_GENERALIZATION_VIA_GRADIENT_SURGERY
+    no_average = "it moves each parameter by the agreement of signs"
     needs_individual_updates = True
 
     def server(self, work: ServerWork) -> Tensor:

@@ -57,6 +57,8 @@ class Method(Configurable[S], ABC):
     merges                    of the extras: whether the server half needs only their `mean` over clients,
                               with the weights of the states, or their `sum`; what is not named here it
                               needs of each client, and secure summation cannot serve it
+    no_average                why the server half is no average of the clients' states, so that no robust
+                              aggregator can take its place; empty if it calls `work.updates.mean`
     uses_taps                 whether the client half uses inner maps of the network (its taps)
     beyond_losses             how the client half uses its samples other than by the loss that each has alone,
                               given to `work.fit`; empty if it does not; none = not declared, which counts as
@@ -81,6 +83,7 @@ class Method(Configurable[S], ABC):
     of_single_samples: ClassVar[tuple[str, ...]] = ()
     keeps_statistics: ClassVar[bool] = False
     merges: ClassVar[Mapping[str, Reduction]] = {}
+    no_average: ClassVar[str] = ""
     uses_taps: ClassVar[bool] = False
     beyond_losses: str | None = None
     mixed_targets: bool | None = None

@@ -141,6 +141,7 @@ class COPA(Method[COPASettings]):
         "Wu_Collaborative_Optimization_and_Aggregation_for_Decentralized_Domain_Generalization_and_Adaptation_"
         "ICCV_2021_paper.html",
     )
+    no_average = "each domain's classifier comes from that domain's clients alone"
     needs_individual_updates = True
     sends = ("model weights", "number of samples", COUNTS)
     beyond_losses = "it sends its number of samples per domain"

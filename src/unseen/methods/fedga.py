@@ -69,6 +69,7 @@ class FedGA(Method[FedGASettings]):
         url="https://openaccess.thecvf.com/content/CVPR2023/html/"
         "Zhang_Federated_Domain_Generalization_With_Generalization_Adjustment_CVPR_2023_paper.html",
     )
+    no_average = "its result are the weights of the clients, which others would ignore"
     needs_individual_updates = True
     sends = ("model weights", "number of samples", GAP)
     beyond_losses = "it sends the risk of models on its samples"

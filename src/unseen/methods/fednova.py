@@ -45,6 +45,7 @@ class FedNova(Method[FedNovaSettings]):
         venue="NeurIPS",
         url="https://arxiv.org/abs/2007.07481",
     )
+    no_average = "it weights clients by their own numbers of steps"
     sends = ("model weights", "number of samples", NORMALISER)
     beyond_losses = ""
     mixed_targets = True

@@ -14,7 +14,6 @@ from unseen.aggregation import (
     ServerWork,
     Weighting,
     client_weights,
-    normalize_weights,
     step_towards,
 )
 from unseen.data import Batch
@@ -121,7 +120,7 @@ class Scaffold(Method[ScaffoldSettings]):
         weights = client_weights(updates.samples, self.settings.weighting)
         if self.settings.control:
             changes = torch.stack([extras[CHANGE] for extras in updates.extras])
-            change = normalize_weights(weights).to(changes.dtype) @ changes
+            change = updates.mean_of_vectors(changes, weights)
             part = len(updates) / (work.population or len(updates))
             former = work.state.get(CONTROL, torch.zeros_like(change))
             work.state[CONTROL] = former + part * change

@@ -47,6 +47,7 @@ class Protection(Configurable[S]):
     draws_clients  whether it samples the clients of a round itself, by `sample_clients`
     seals   whether the server cannot read what `seal` returns, so that the client itself must check whether
             its update is usable
+    sums_only  whether `finish` passes on the sum over the clients and no single update; sealing ones do
     answers_protected  how each kind of value in an `answer` is protected, for the disclosure log; the others
             are plain
     """
@@ -57,6 +58,7 @@ class Protection(Configurable[S]):
     sends: tuple[str, ...] = ()
     seals: ClassVar[bool] = False
     draws_clients: ClassVar[bool] = False
+    sums_only: ClassVar[bool] = False
     answers_protected: ClassVar[Mapping[str, str]] = {}
 
     # before the run

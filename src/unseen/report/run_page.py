@@ -37,7 +37,10 @@ MOST_CLIENTS = 1000
 MOST_EXAMPLES = 24
 MOST_IMAGE_CHARACTERS = 600_000
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
-_SEPARATE_FIELDS = ("data", "settings", "schedule_settings", "average_settings", "protect_settings")
+_SEPARATE_FIELDS = (
+    *("data", "settings", "schedule_settings", "average_settings"),
+    *("aggregate_settings", "protect_settings"),
+)
 
 
 def result_table(run: Run) -> DataTable | None:
@@ -159,6 +162,7 @@ def train_command(config: dict[str, Any]) -> list[str]:
         "--set": "settings",
         "--set-schedule": "schedule_settings",
         "--set-average": "average_settings",
+        "--aggregate-set": "aggregate_settings",
         "--protect-set": "protect_settings",
     }
     for flag, name in tables.items():

@@ -26,6 +26,7 @@ from unseen.models.weight_sources import InitialWeights, find_initial_weights
 from unseen.privacy import PlannedRun, Protection, make_protection
 from unseen.runner.augmentation_checks import check_augmentation, default_augmentation
 from unseen.runner.experiment_setup import averages_products, local_plan, make_experiment
+from unseen.runner.merging_checks import check_merging
 from unseen.training import (
     GRADIENT_RULES,
     check_precision,
@@ -214,6 +215,7 @@ def check_names(config: RunConfig) -> tuple[Method[Any], Protection[Any]]:
             f"--update-dtype is for updates that are sent as they are, not with --protect {config.protect}"
         )
     _check_batch_norm(config, method)
+    check_merging(config, method, protection)
     local_plan(config)
     return method, protection
 

@@ -21,6 +21,7 @@ from unseen.report.curves import score_curves
 from unseen.report.png import to_png
 from unseen.runner.effort import with_effort
 from unseen.runner.finalize import finalize
+from unseen.runner.merging_checks import merging_plan
 from unseen.runner.prepare import Setup, prepare_run
 from unseen.runner.start_record import now, start_record
 from unseen.runs.checkpoint import StateStore
@@ -101,6 +102,7 @@ def run(
                 server_lr=setup.config.server_lr,
                 average=make_average(setup.config.average, setup.config.average_settings),
                 patience=setup.config.patience,
+                merging=merging_plan(setup.config),
             ),
             run_id=setup.run_id,
             make_engine=partial(engine or _make_local_engine, setup),

@@ -36,6 +36,7 @@ class ClosedFormMethod(Method[S]):
     clients of what each sends, so secure summation serves such a method exactly.
     """
 
+    no_average = "it solves for the head from sums over samples"
     default_train = "head"
     default_rounds = 1
     beyond_losses = "it sends sums over the features of its samples"

@@ -153,6 +153,7 @@ class CSAC(Method[CSACSettings]):
         venue="IEEE TKDE",
         url="https://arxiv.org/abs/2110.06736",
     )
+    no_average = "it weights every layer by distances of its own"
     needs_individual_updates = True
     uses_taps = True
     beyond_losses = "its loss compares the features of a batch as a set"

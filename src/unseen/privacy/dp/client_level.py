@@ -118,6 +118,7 @@ class DPClients(Protection[DPClientsSettings]):
     extra = "dp"
     sends = (WITHIN,)
     draws_clients = True
+    sums_only = True
 
     def incompatibility(self, method: MethodTraits) -> str | None:
         """Accept methods whose server half needs only one mean of states."""
