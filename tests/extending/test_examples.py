@@ -184,6 +184,7 @@ def test_examples_are_short(heading):
         ("Schedule", "schedules", "linear"),
         ("Gradient rule", "gradient-rules", "signs"),
         ("Average", "averages", "midpoint"),
+        ("Aggregator", "aggregators", "midrange"),
         ("Augmentation", "augmentations", "noise"),
         ("Partition", "partitions", "first-and-rest"),
         ("Task and its loss", "tasks", "focal"),

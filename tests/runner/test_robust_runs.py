@@ -1,4 +1,4 @@
-"""Runs with `--aggregate`, `--max-weight` and `--clip-update`: what they accept, refuse, change and record."""
+"""Runs with `--aggregate`, `--max-weight` and `--clip-update`: what they refuse, change and record."""
 
 from __future__ import annotations
 
