@@ -9,81 +9,66 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from measure import options, report
 
-from unseen.privacy.context import Message
+from unseen.models import Layout
+from unseen.privacy import ClientContext, Message, MethodTraits, ServerContext, make_protection
+from unseen.privacy.answer_journal import MemoryJournal
 from unseen.privacy.secagg.masking import MaskingSession
-from unseen.privacy.secagg.unmasking import (
-    ADVERTISE,
-    DEAL,
-    PART,
-    ROSTER,
-    SHARES,
-    STEP,
-    SURVIVORS,
-    form_cohort,
-    open_sum,
-)
+from unseen.privacy.secagg.unmasking import form_cohort, open_sum
 
 ROUND = 1
+PROTECTION: Any = make_protection("secure-sum")
+METHOD, LAYOUT = MethodTraits("fedavg"), Layout.of(torch.nn.Linear(1, 1))
 
 
 class Clients:
     """The states of some clients, and their replies to the server."""
 
     def __init__(self, count: int) -> None:
-        self.sessions = {f"c{number}": MaskingSession({}, ROUND) for number in range(count)}
+        self.contexts = {
+            name: ClientContext(name, ROUND, 0, METHOD, LAYOUT, journal=MemoryJournal())
+            for name in (f"c{number}" for number in range(count))
+        }
         self.seconds = 0.0
-
-    def ask(self, messages: dict[str, Message]) -> dict[str, Message]:
-        """Let each client reply; their time is not counted as the server's."""
-        started = time.perf_counter()
-        answers = {name: self._answer(self.sessions[name], message) for name, message in messages.items()}
-        self.seconds += time.perf_counter() - started
-        return answers
-
-    @staticmethod
-    def _answer(session: MaskingSession, message: Message) -> Message:
-        if torch.equal(message[STEP], ADVERTISE):
-            return session.advertise()
-        roster = message[ROSTER]
-        if torch.equal(message[STEP], DEAL):
-            return session.deal(roster, threshold=more_than_half(len(roster)))
-        return session.reveal(
-            roster,
-            message[SURVIVORS],
-            taking_part=message[PART],
-            shares=message[SHARES],
-            threshold=more_than_half(len(roster)),
+        self.server = ServerContext(
+            ROUND, 0, tuple(self.contexts), METHOD, LAYOUT, torch.zeros(2), count, ask=self.ask
         )
 
-
-def more_than_half(clients: int) -> int:
-    """Return the number of clients that must help."""
-    return clients // 2 + 1
+    def ask(self, messages: Mapping[str, Message]) -> dict[str, Message]:
+        """Let each client reply; their time is not counted as the server's."""
+        started = time.perf_counter()
+        answers = {
+            name: PROTECTION.answer(message, self.contexts[name]) for name, message in messages.items()
+        }
+        self.seconds += time.perf_counter() - started
+        return answers
 
 
 def play(count: int, size: int) -> dict[str, Any]:
     """Run one round: keys, shares, masks, and the sum of all but one."""
     clients = Clients(count)
-    circle = form_cohort(tuple(clients.sessions), clients.ask, needed=more_than_half)
+    circle = form_cohort(clients.server, needed=PROTECTION.threshold)
     numbers = {
         name: np.random.default_rng(place).integers(0, 2**40, size, dtype=np.uint64)
-        for place, name in enumerate(clients.sessions)
+        for place, name in enumerate(clients.contexts)
     }
     masking, masked = [], {}
-    for name, session in clients.sessions.items():
+    for name, context in clients.contexts.items():
         started = time.perf_counter()
-        masked[name] = session.masked(numbers[name], circle.roster, circle.taking_part)
+        masked[name] = MaskingSession(context).mask(
+            numbers[name], circle.roster, circle.clients, circle.taking_part, threshold=circle.threshold
+        )
         masking.append(time.perf_counter() - started)
     lost = circle.clients[-1]
     del masked[lost]
     before, started = clients.seconds, time.perf_counter()
-    total = open_sum(circle, masked, clients.ask, round=ROUND)
+    total = open_sum(circle, masked, clients.server)
     opening = time.perf_counter() - started - (clients.seconds - before)
     expected = sum(own for name, own in numbers.items() if name != lost)
     if not np.array_equal(total, expected):

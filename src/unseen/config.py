@@ -59,6 +59,8 @@ LATER: dict[str, Any] = {
     "clip_update": None,
 }
 """Fields that were added later: at these values they leave a run's identity as it was without them."""
+LATER_PROTECTION: dict[str, Any] = {"batch_seed": "secret"}
+"""Settings of protections that were added later: at these values they leave a run's identity as it was."""
 
 DATA = "Data"
 CLIENTS = "Clients"
@@ -356,6 +358,8 @@ class RunConfig:
             del what["validate_on"]  # keeps the identity of runs made before this field existed
         if self.protect == "none":
             what = {key: value for key, value in what.items() if key not in PROTECTION}
+        elif "protect_settings" in what:
+            what["protect_settings"] = _without_later(what["protect_settings"])
         what = {
             key: value for key, value in what.items() if key not in LATER or value not in (LATER[key], None)
         }
@@ -367,7 +371,9 @@ class RunConfig:
     def differences(self, other: RunConfig) -> dict[str, tuple[Any, Any]]:
         """Map every identity field in which two configurations differ to both values."""
         mine, theirs = (
-            asdict(config) | {name: _with_none_spelt(getattr(config, name)) for name in TABLES}
+            asdict(config)
+            | {name: _with_none_spelt(getattr(config, name)) for name in TABLES}
+            | {"protect_settings": _without_later(_with_none_spelt(config.protect_settings))}
             for config in (self, other)
         )
         return {
@@ -421,6 +427,15 @@ def recorded_names(values: Mapping[str, Any], *, kind: str = "option") -> dict[s
 
 def _names(given: str | Iterable[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _without_later(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out settings of a protection that were added later and have their first value."""
+    return {
+        key: value
+        for key, value in settings.items()
+        if key not in LATER_PROTECTION or value != LATER_PROTECTION[key]
+    }
 
 
 def _with_none_spelt(settings: Mapping[str, Any]) -> dict[str, Any]:

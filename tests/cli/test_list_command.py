@@ -106,7 +106,7 @@ def test_protections_and_their_settings(unseen):
     assert {"none", "secure-sum"} <= {row["protection"] for row in listed}
     assert "unseen[he]" in unseen("list", "protections").out
     described = json.loads(unseen("list", "protections", "secure-sum", "--json").out)
-    assert [row["setting"] for row in described] == ["bits", "threshold"]
+    assert [row["setting"] for row in described] == ["batch_seed", "bits", "threshold"]
     wrong = unseen("list", "protections", "secure-sums")
     assert wrong.code == 2 and "Did you mean 'secure-sum'?" in wrong.err
 

@@ -105,9 +105,15 @@ def test_every_method_gives_the_same_weights_as_on_one_machine(
         {"evaluate_every": 2},
         {"hold_out": ("held", "c")},
         {"validate_on": ("c",)},
-        {"protect": "secure-sum"},
+        {"protect": "secure-sum", "protect_settings": {"batch_seed": "run"}},
         {"head": "ridge", "rounds": 2, "lr": 0.001},
-        {"head": "class-means", "rounds": 1, "protect": "secure-sum", "lr": 0.001},
+        {
+            "head": "class-means",
+            "rounds": 1,
+            "protect": "secure-sum",
+            "protect_settings": {"batch_seed": "run"},
+            "lr": 0.001,
+        },
         {
             "rounds": 3,
             "schedule": "plateau",

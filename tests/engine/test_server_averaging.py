@@ -83,7 +83,7 @@ def test_a_serial_method_takes_the_step_once_per_round(make_experiment, go):
 @pytest.mark.parametrize("protect", ["secure-sum", "encrypted"])
 def test_it_is_the_same_step_behind_a_protection(make_experiment, go, protect):
     plain, _ = go(make_experiment(), "plain", server_lr=0.5)
-    hidden = replace(make_experiment(), protection=make_protection(protect))
+    hidden = replace(make_experiment(), protection=make_protection(protect, {"batch_seed": "run"}))
     protected, _ = go(hidden, "protected", server_lr=0.5)
     assert float((plain.weights - protected.weights).norm() / plain.weights.norm()) < 1e-4
 
@@ -156,7 +156,11 @@ def test_a_run_that_crashed_goes_on_to_the_same_bits(make_noisy, go, crash_at, w
 
 @pytest.mark.parametrize(
     ("protect", "settings"),
-    [("dp-clients", {"noise": 0.5, "clip": 0.1, "noise_seed": "run"}), ("secure-sum", {}), ("encrypted", {})],
+    [
+        ("dp-clients", {"noise": 0.5, "clip": 0.1, "noise_seed": "run"}),
+        ("secure-sum", {"batch_seed": "run"}),
+        ("encrypted", {"batch_seed": "run"}),
+    ],
 )
 def test_averages_work_behind_a_protection_and_change_nothing_that_it_protects(
     make_noisy, go, protect, settings

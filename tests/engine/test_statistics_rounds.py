@@ -41,7 +41,7 @@ def make_normed(make_experiment):
             make_experiment(method, **options),
             network=network,
             batch_norm=choice,
-            protection=make_protection(protect),
+            protection=make_protection(protect, {"batch_seed": "run"} if protect == "secure-sum" else {}),
         )
 
     return make

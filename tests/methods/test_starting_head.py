@@ -105,7 +105,11 @@ def test_workers_and_secure_sum_give_the_same(make_headed, go, tmp_path):
         callbacks=Callback(),
     ) as loop:
         assert torch.equal(loop.run().weights, plain.weights)
-    hidden, _ = go(replace(make_headed(), protection=make_protection("secure-sum")), "hidden", rounds=1)
+    hidden, _ = go(
+        replace(make_headed(), protection=make_protection("secure-sum", {"batch_seed": "run"})),
+        "hidden",
+        rounds=1,
+    )
     torch.testing.assert_close(hidden.weights, plain.weights, rtol=1e-4, atol=1e-5)
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from unseen.audit.replay import ReplayedRound
+from unseen.privacy.secagg.message_forms import MASKED
 from unseen.privacy.secagg.packing import HEAD
-from unseen.privacy.secagg.protocol import MASKED
 from unseen.training import Update
 
 Kind = Literal["message", "merged"]

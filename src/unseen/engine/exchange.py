@@ -8,7 +8,7 @@ What evaluations disclose is logged in `round_records.py`, what leaves before th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -46,6 +46,7 @@ class MessageChannel:
     left: DisclosureLog
     fault: Fault
     traffic: Traffic
+    refusals: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Send each client its message; clients that do not answer are recorded and left out."""
@@ -55,6 +56,7 @@ class MessageChannel:
         found: dict[str, Message] = {}
         for answer in answers:
             if answer.message is None:
+                self.refusals[answer.client] = answer.reason
                 self.fault(answer.client, answer.reason)
             else:
                 found[answer.client] = answer.message
@@ -81,6 +83,7 @@ class Exchange:
     ) -> None:
         self.protection, self.left, self.traffic = experiment.protection, left, Traffic()
         position = {experiment.federation.names[position]: position for position in group}
+        channel = MessageChannel(engine, self.protection, round, position, left, fault, self.traffic)
         self.context = ServerContext(
             round=round,
             seed=experiment.seed,
@@ -90,7 +93,9 @@ class Exchange:
             weights=weights,
             population=len(experiment.federation),
             state=state,
-            ask=MessageChannel(engine, self.protection, round, position, left, fault, self.traffic),
+            ask=channel,
+            fault=fault,
+            refusals=channel.refusals,
         )
 
     def begin(self) -> Message:

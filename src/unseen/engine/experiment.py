@@ -295,7 +295,7 @@ class Workspace:
         )
         experiment.protection.before_training(work, context)
         with (
-            global_torch_seed(experiment.seed, "dropout", client.name, start.round),
+            global_torch_seed(work.own_seed, "dropout", client.name, start.round),
             augmented_inside(work, self.deployed),
         ):
             update = experiment.halves_in(start.round).client(work)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,16 @@ from unseen.training import LocalTrainingConfig, Update
 Message = dict[str, Tensor]
 """Named tensors: the form of all messages of protections, because every engine can carry it."""
 SAMPLES = "number of samples"
+
+
+class RoundIdentity(Protocol):
+    """A client's key for signing its keys of a round, and what it knows of the others' keys."""
+
+    def sign(self, *, client: str, round: int, keys: bytes) -> list[bytes]:
+        """Sign a client's public keys of a round; return the parts of the proof."""
+
+    def objection(self, *, client: str, round: int, keys: bytes, proof: Sequence[bytes]) -> str:
+        """Say why another client's keys cannot be trusted; empty if they can, or if nobody can tell."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +107,7 @@ class ClientContext:
     job       digest of the job, as the client received it; empty where the server simulates its clients
     secret    a key of this run at the client, which outlives every version of `state`; empty where the server
               simulates its clients, whose keys are in `state`
+    identity  signs the client's keys of a round and checks those of others; None where there are no such keys
     """
 
     client: str
@@ -110,6 +121,7 @@ class ClientContext:
     journal: AnswerJournal = field(default_factory=MemoryJournal)
     job: bytes = b""
     secret: bytes = b""
+    identity: RoundIdentity | None = None
 
 
 Ask = Callable[[Mapping[str, Message]], dict[str, Message]]
@@ -118,6 +130,10 @@ Ask = Callable[[Mapping[str, Message]], dict[str, Message]]
 
 def _nobody(_: Mapping[str, Message]) -> dict[str, Message]:
     return {}
+
+
+def _ignore_fault(client: str, reason: str) -> None:
+    """Record nothing."""
 
 
 def ask_in_turn(clients: Sequence[str], message: Message, ask: Ask) -> tuple[str, Message] | None:
@@ -138,6 +154,8 @@ class ServerContext:
     state    the server half's own state: kept across rounds and in checkpoints
     ask      exchanges one message with each of some clients
     notes    what `begin` passes to `finish` and `conclude` of this round; not stored
+    fault    records a client that sent something unusable, with the reason
+    refusals reasons of clients that refused to answer in this round
     """
 
     round: int
@@ -150,6 +168,8 @@ class ServerContext:
     state: MutableMapping[str, Tensor] = field(default_factory=dict)
     ask: Ask = _nobody
     notes: dict[str, Any] = field(default_factory=dict)
+    fault: Callable[[str, str], None] = _ignore_fault
+    refusals: dict[str, str] = field(default_factory=dict)
 
 
 class ReceivedUpdate(NamedTuple):

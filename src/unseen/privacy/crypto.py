@@ -14,6 +14,7 @@ import numpy.typing as npt
 from unseen.errors import UnseenError, missing_extra
 
 KEY_BYTES = 32
+TAG_BYTES = 16
 _PURPOSE = b"unseen secure sum 1: "
 
 

@@ -50,12 +50,12 @@ def bytes_to_tensor(data: bytes) -> Tensor:
     return torch.from_numpy(values)
 
 
-def json_to_tensor(contents: list[dict[str, Any]]) -> Tensor:
+def json_to_tensor(contents: list[Any]) -> Tensor:
     """Convert JSON values to a uint8 tensor, for messages."""
     return torch.frombuffer(bytearray(json.dumps(contents).encode()), dtype=torch.uint8)
 
 
-def json_from_tensor(value: Tensor) -> list[dict[str, Any]]:
+def json_from_tensor(value: Tensor) -> list[Any]:
     """Read the JSON values of `json_to_tensor`."""
-    contents: list[dict[str, Any]] = json.loads(bytes(value.tolist()))
+    contents: list[Any] = json.loads(tensor_to_bytes(value))
     return contents

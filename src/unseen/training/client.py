@@ -75,6 +75,7 @@ class ClientWork:
     differentiate how `fit` computes gradients instead of a backward pass; set by protections (DP-SGD)
     head          places of the deployed network's head in the flat parameters
     augmenter     augmentations inside the network, attached to it while the client trains
+    secret_seed   a secret that takes the place of `seed` in the client's own draws; set by protections
     """
 
     client: str
@@ -94,13 +95,19 @@ class ClientWork:
     differentiate: Differentiate | None = None
     head: Sequence[slice] = ()
     augmenter: FeatureAugmenter | None = None
+    secret_seed: int | None = None
     _steps: int = 0
     _samples_seen: int = 0
     _loss_sum: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
 
     def generator(self, purpose: str) -> torch.Generator:
         """Create the client's generator for a purpose in this round."""
-        return torch_generator(self.seed, purpose, self.client, self.round)
+        return torch_generator(self.own_seed, purpose, self.client, self.round)
+
+    @property
+    def own_seed(self) -> int:
+        """Seed of draws that concern this client alone, such as batch order; `seed` is for shared ones."""
+        return self.seed if self.secret_seed is None else self.secret_seed
 
     def task_loss(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float | None = None) -> Tensor:
         """Compute the task's loss, with the plan's label smoothing unless given.

@@ -269,7 +269,7 @@ def test_a_head_is_started_encrypted_before_a_method_that_needs_products(make_ti
         )
         return run(config, out=tmp_path / name, report=False, data=make_tiny_data()).values
 
-    plain, coded = go("plain"), go("coded", protect="encrypted")
+    plain, coded = go("plain"), go("coded", protect="encrypted", protect_settings={"batch_seed": "run"})
     assert coded["metrics"]["target"]["accuracy"] == plain["metrics"]["target"]["accuracy"]
 
 

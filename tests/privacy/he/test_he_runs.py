@@ -39,7 +39,8 @@ def difference(one, other):
 
 
 def protected(experiment):
-    return replace(experiment, protection=make_protection("encrypted"))
+    """Encrypt an experiment, with the batches of the plain one."""
+    return replace(experiment, protection=make_protection("encrypted", {"batch_seed": "run"}))
 
 
 @pytest.mark.parametrize(("method", "rounds"), [("ppdg", 3), ("fedavg", 2)])

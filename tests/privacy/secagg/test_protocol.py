@@ -3,120 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from masked_group import Group, updates_of, weighted
 from scipy import stats
 
 from unseen.errors import UnseenError, UsageError
-from unseen.models import Layout
-from unseen.privacy import (
-    ClientContext,
-    MethodTraits,
-    ReceivedUpdate,
-    ServerContext,
-    answer_message,
-    make_protection,
-)
-from unseen.privacy import seal_update as seal
-from unseen.privacy.secagg.masking import REVEALED, SECRET
+from unseen.privacy import MethodTraits, make_protection
+from unseen.privacy.secagg.masking import SECRET
+from unseen.privacy.secagg.message_forms import MASKED, REVEALED
 from unseen.privacy.secagg.packing import RangeError, decode, encode, largest
-from unseen.privacy.secagg.protocol import MASKED
-from unseen.training import Update
 
 FLUKE = 1e-7
 """Masks are drawn by the operating system, so that the test must not be one that fails once in a while."""
 EXTRA, TABLE = "something averaged", "something added up"
 
 
-class Group:
-    """Some clients with their memories, and a server that can lose each of them at any step."""
-
-    def __init__(self, clients: int, size: int, *, method: MethodTraits | None = None, **chosen: Any) -> None:
-        self.protection = make_protection("secure-sum", chosen)
-        module = torch.nn.Linear(size, 1, bias=False)
-        self.method = method or MethodTraits("fedavg")
-        self.names = tuple(f"client {number}" for number in range(clients))
-        self.state: dict[str, dict[str, torch.Tensor]] = {name: {} for name in self.names}
-        self.lost: set[str] = set()
-        self.layout = Layout.of(module)
-        self.answers: list[dict[str, Any]] = []
-        self.server = ServerContext(
-            round=1,
-            seed=0,
-            clients=self.names,
-            method=self.method,
-            layout=self.layout,
-            weights=torch.zeros(size),
-            population=clients,
-            ask=self.ask,
-        )
-
-    def context(self, name, received=None, round=1):
-        return ClientContext(
-            client=name,
-            round=round,
-            seed=0,
-            method=self.method,
-            layout=self.layout,
-            received=received or {},
-            state=self.state[name],
-        )
-
-    def ask(self, messages):
-        found = {
-            name: answer_message(self.protection, message, self.context(name))
-            for name, message in messages.items()
-            if name not in self.lost
-        }
-        self.answers.append({"messages": messages, "answers": found})
-        return found
-
-    def seal(self, updates, sealing):
-        return {
-            name: seal(self.protection, updates[name], self.context(name, sealing))
-            for name in self.names
-            if name not in self.lost
-        }
-
-    def finish(self, sealed):
-        received = [ReceivedUpdate(name, update) for name, update in sealed.items()]
-        return self.protection.finish(self.server, received, torch.empty(0))
-
-
-def updates_of(group, *, size, seed=0, scale=1.0, extras=None):
-    draw = np.random.default_rng(seed)
-    return {
-        name: Update(
-            weights=torch.from_numpy(draw.normal(0, scale, size)).float(),
-            samples=int(draw.integers(1, 500)),
-            steps=int(draw.integers(1, 9)),
-            seen=int(draw.integers(1, 900)),
-            loss=float(draw.random()),
-            extras=extras(draw) if extras else {},
-            diagnostics={"private": 1.0},
-        )
-        for name in group.names
-    }
-
-
-def weighted(updates, weighting="samples"):
-    weights = torch.tensor(
-        [float(update.samples) if weighting == "samples" else 1.0 for update in updates], dtype=torch.float64
-    )
-    rows = torch.stack([update.weights.double() for update in updates])
-    return (weights / weights.sum()) @ rows, float(weights.sum())
-
-
 @settings(max_examples=60)
 @given(data=st.data())
 def test_the_sum_is_the_plain_one_whoever_falls_out(data):
     clients, size = data.draw(st.integers(3, 7)), data.draw(st.integers(1, 40))
-    lost = data.draw(st.integers(0, clients - 2))
+    lost = data.draw(st.integers(0, clients - 3))
     weighting = data.draw(st.sampled_from(["samples", "uniform"]))
     bits = data.draw(st.integers(16, 32))
     group = Group(clients, size, method=MethodTraits("some", weighting=weighting), threshold=2, bits=bits)
@@ -135,9 +46,9 @@ def test_the_sum_is_the_plain_one_whoever_falls_out(data):
     assert len(opened.updates) == len(stayed) and opened.diagnostics == {}
 
 
-@pytest.mark.parametrize("step", [0, 1, 2])
+@pytest.mark.parametrize("step", [0, 1, 2, 3])
 def test_clients_may_fall_out_at_every_step(step):
-    """While keys are told, while shares are dealt, or after an update was sent and counted."""
+    """While keys are told, shares are dealt or checked, or after an update was sent and counted."""
     group = Group(5, 4)
     updates = updates_of(group, size=4)
     asked = 0
@@ -152,7 +63,7 @@ def test_clients_may_fall_out_at_every_step(step):
     group.server.ask = ask
     sealing = group.protection.begin(group.server)
     opened = group.finish(group.seal(updates, sealing))
-    stayed = [update for name, update in updates.items() if step == 2 or name != "client 1"]
+    stayed = [update for name, update in updates.items() if step == 3 or name != "client 1"]
     expected, total = weighted(stayed)
     assert torch.allclose(opened.updates.rows[0].double(), expected, atol=1e-6)
     assert float(opened.updates.samples) == total
@@ -161,7 +72,7 @@ def test_clients_may_fall_out_at_every_step(step):
 def test_too_few_left_stops_the_round():
     group = Group(5, 4)
     sealed = group.seal(updates_of(group, size=4), group.protection.begin(group.server))
-    with pytest.raises(UnseenError, match="2 clients sent an update, at least 3 are needed"):
+    with pytest.raises(UnseenError, match="2 clients sent a usable update, at least 3 are needed"):
         group.finish(dict(list(sealed.items())[:2]))
 
 
@@ -196,8 +107,9 @@ def test_clients_that_send_different_kinds_are_not_added_up():
     group = Group(3, 3, method=facts)
     updates = updates_of(group, size=3)
     updates["client 0"] = replace(updates["client 0"], extras={TABLE: torch.ones(2)})
-    with pytest.raises(UnseenError, match="different kinds"):
+    with pytest.raises(UnseenError, match="2 clients sent a usable update"):
         group.finish(group.seal(updates, group.protection.begin(group.server)))
+    assert "other kinds of values" in group.faults["client 0"]
 
 
 def uniformity(values: np.ndarray) -> float:
@@ -266,12 +178,15 @@ def test_a_stranger_cannot_answer_for_a_client():
         group.finish(sealed)
 
 
-def test_a_changed_share_is_noticed():
-    group = Group(3, 2)
-    sealed = group.seal(updates_of(group, size=2), group.protection.begin(group.server))
+def test_a_share_changed_after_the_check_is_not_used():
+    """Whoever changed it is not known: the round goes on with the shares of the others."""
+    group = Group(5, 2)
+    updates = updates_of(group, size=2)
+    sealed = group.seal(updates, group.protection.begin(group.server))
     group.server.notes["cohort"].shares[1, 0, 5] ^= 1
-    with pytest.raises(UnseenError, match="encrypted with another key or changed"):
-        group.finish(sealed)
+    opened = group.finish(sealed)
+    expected, _ = weighted(list(updates.values()))
+    assert torch.allclose(opened.updates.rows[0].double(), expected, atol=1e-6) and not group.faults
 
 
 def test_a_late_client_cannot_be_read():
@@ -294,8 +209,8 @@ def test_masks_serve_once_only():
     group = Group(3, 4)
     sealing = group.protection.begin(group.server)
     group.seal(updates_of(group, size=4), sealing)
-    with pytest.raises(UnseenError, match="masks must be used only once"):
-        group.seal(updates_of(group, size=4, seed=1), sealing)
+    again = group.seal(updates_of(group, size=4, seed=1), sealing)
+    assert all("masks must be used only once" in update.withheld for update in again.values())
 
 
 def test_numbers_out_of_range_stay_at_the_client():

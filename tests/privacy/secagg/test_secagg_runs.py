@@ -15,6 +15,8 @@ from unseen.methods import METHODS, make_method
 from unseen.privacy import make_protection
 from unseen.training import LocalTrainingConfig
 
+SUMMED = {"protect": "secure-sum", "protect_settings": {"batch_seed": "run"}}
+"""With the batches of a plain run, so that weights can be compared."""
 PLAN = LocalTrainingConfig(epochs=1, batch_size=4, lr=0.02, momentum=0.5)
 SERVED = [
     name
@@ -41,8 +43,8 @@ def digits(tmp_path_factory):
 
     return {
         "plain": train("plain", workers=1),
-        "local": train("local", workers=1, protect="secure-sum"),
-        "workers": train("workers", workers=2, protect="secure-sum"),
+        "local": train("local", workers=1, **SUMMED),
+        "workers": train("workers", workers=2, **SUMMED),
     }
 
 
@@ -84,7 +86,10 @@ def test_served_methods_give_the_same_from_sums(method, make_experiment, go, mon
     seen = []
     server = METHODS[method].server
     monkeypatch.setattr(METHODS[method], "server", lambda self, work: seen.append(work) or server(self, work))
-    experiment = replace(make_experiment(method, plan=PLAN), protection=make_protection("secure-sum"))
+    experiment = replace(
+        make_experiment(method, plan=PLAN),
+        protection=make_protection("secure-sum", SUMMED["protect_settings"]),
+    )
     summed, records = go(experiment, "summed")
     assert all(isinstance(work.updates, SummedUpdates) and len(work.updates.rows) == 1 for work in seen)
     assert torch.allclose(summed.weights, plain.weights, rtol=1e-3, atol=2e-5)
@@ -100,7 +105,7 @@ def test_what_a_wrong_weighting_would_do_is_caught(make_experiment, go, monkeypa
         go(experiment)
 
 
-def test_a_client_that_diverges_is_left_out_of_the_sum(make_experiment, go, monkeypatch):
+def test_a_client_that_diverges_is_left_out_of_the_sum(make_experiment, make_tiny_data, go, monkeypatch):
     plain_client = METHODS["fedavg"].client
 
     def client(self, work):
@@ -108,16 +113,19 @@ def test_a_client_that_diverges_is_left_out_of_the_sum(make_experiment, go, monk
         return replace(update, weights=update.weights * float("nan")) if work.client == "b" else update
 
     monkeypatch.setattr(METHODS["fedavg"], "client", client)
-    plain, _ = go(make_experiment(), "plain", rounds=1)
-    experiment = replace(make_experiment(), protection=make_protection("secure-sum"))
+    data = make_tiny_data(("a", "b", "c", "d", "held"))
+    plain, _ = go(make_experiment(data=data), "plain", rounds=1)
+    protection = make_protection("secure-sum", SUMMED["protect_settings"])
+    experiment = replace(make_experiment(data=data), protection=protection)
     summed, records = go(experiment, "summed", rounds=1)
     assert torch.allclose(summed.weights, plain.weights, atol=1e-6)
     (fault,) = (record for record in records.entries if record["event"] == "fault")
     assert fault["client"] == "b" and "NaN" in fault["reason"]
     (record,) = (record for record in records.entries if record["event"] == "round")
     lines = {line["kind"]: line["from"] for line in record["left"]}
-    assert record["clients"] == ["a", "c"] and lines["model weights"] == "all", "what is withheld stayed"
-    assert lines["public keys"] == ["a", "b", "c"]
+    assert record["clients"] == ["a", "c", "d"]
+    assert lines["model weights"] == "all", "what is withheld stayed"
+    assert lines["public keys"] == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from unseen.errors import UnseenError, UsageError
-from unseen.hparams import Settings
 from unseen.models import Layout
 from unseen.privacy.base import Protection, explain_missing_sum, register_protection, withhold_update
+from unseen.privacy.batch_order import SealingSettings, draw_batches
 from unseen.privacy.context import (
     SAMPLES,
     ClientContext,
@@ -66,7 +66,7 @@ from unseen.privacy.he.key_exchange import (
 )
 from unseen.privacy.he.server_process import EncryptedServer, ServerProcess
 from unseen.privacy.serialization import count_parts, tensor_to_bytes
-from unseen.training import Update
+from unseen.training import ClientWork, Update
 
 HIDDEN = "encrypted: the server held only ciphertexts"
 SHAPES = "shapes and names only"
@@ -75,7 +75,7 @@ _NUMBER = 8
 
 
 @register_protection
-class Encrypted(Protection[Settings]):
+class Encrypted(Protection[SealingSettings]):
     """Homomorphic encryption (CKKS) of updates, for means and for gradient surgery (PPDG, section 3.2).
 
     A round: clients encrypt with the key that they share; the server computes the encrypted Gram matrix; a
@@ -114,7 +114,7 @@ class Encrypted(Protection[Settings]):
         ADDED: "only the sums over the round's clients, decrypted by a key holder",
     }
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SealingSettings) -> None:
         super().__init__(settings)
         self._process: ServerProcess | None = None
         self._opened: Tensor | None = None
@@ -174,6 +174,10 @@ class Encrypted(Protection[Settings]):
         return notes + ([note(run.start, "to start the head", products=False)] if run.start else [])
 
     # client half: a key holder
+
+    def before_training(self, work: ClientWork, context: ClientContext) -> None:
+        """Draw batches from a secret of the client."""
+        draw_batches(work, self.settings)
 
     def seal(self, update: Update, context: ClientContext) -> Update:
         """Send ciphertexts and what the server weights them by; diagnostics are not sent."""
@@ -257,5 +261,6 @@ class Encrypted(Protection[Settings]):
             "Updates were encrypted before they left a client, with a key that only clients hold. The "
             "server computed in a process that held ciphertexts and the public context only. Key holders "
             "decrypted the combination of each round's updates, the sums over the clients of what else the "
-            "method merges and, for gradient surgery, the K x K matrix of the updates' inner products."
+            "method merges and, for gradient surgery, the K x K matrix of the updates' inner products. "
+            f"{self.settings.order_statement}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor
 
 from unseen.errors import UnseenError, UsageError
-from unseen.hparams import Settings, setting
+from unseen.hparams import setting
 from unseen.models import Layout
 from unseen.privacy.base import Protection, explain_missing_sum, register_protection, withhold_update
+from unseen.privacy.batch_order import SealingSettings, draw_batches
 from unseen.privacy.context import (
     SAMPLES,
     ClientContext,
@@ -25,47 +27,57 @@ from unseen.privacy.context import (
 )
 from unseen.privacy.crypto import require_cryptography
 from unseen.privacy.disclosure import TRAINING_METRICS, DisclosureEntry
-from unseen.privacy.secagg.masking import FEWEST, PUBLIC, REVEALED, SHARES, MaskingSession
-from unseen.privacy.secagg.message_forms import BOX_BYTES, explain_form, explain_keys, explain_row
+from unseen.privacy.secagg.masking import FEWEST, MaskingSession
+from unseen.privacy.secagg.message_forms import (
+    ADVERTISE,
+    CHECK,
+    COMMITMENTS,
+    CONTENTS,
+    DEAL,
+    DEALT,
+    MASKED,
+    NAMES,
+    PART,
+    PROOF,
+    PROOFS,
+    PUBLIC,
+    REVEAL,
+    REVEALED,
+    ROSTER,
+    SHARES,
+    STEP,
+    SURVIVORS,
+    UNUSABLE,
+    explain_answer,
+    explain_row,
+)
 from unseen.privacy.secagg.packing import (
     HEAD,
-    RangeError,
+    Whole,
     decode,
     encode,
     pack_update,
     packed_size,
     unpack_sum,
 )
-from unseen.privacy.secagg.shamir import SHARE_BYTES
-from unseen.privacy.secagg.unmasking import (
-    ADVERTISE,
-    DEAL,
-    PART,
-    ROSTER,
-    STEP,
-    SURVIVORS,
-    Cohort,
-    form_cohort,
-    open_sum,
-)
-from unseen.privacy.serialization import json_from_tensor, json_to_tensor
-from unseen.training import Update
+from unseen.privacy.secagg.unmasking import Cohort, form_cohort, open_sum
+from unseen.privacy.serialization import bytes_to_tensor, json_from_tensor, json_to_tensor, split_parts
+from unseen.training import ClientWork, Update
 
-MASKED, CONTENTS = "masked numbers", "what the masked numbers are"
-CHECK = "a one, to check that masks cancel"
+ONE = "a one, to check that masks cancel"
 HIDDEN = "masked: readable only as the sum over the round's clients"
 _COHORT = "cohort"
 
 
 @dataclass(frozen=True)
-class SecureSumSettings(Settings):
+class SecureSumSettings(SealingSettings):
     """Settings of secure aggregation."""
 
     bits: int = setting(24, "fractional binary digits; more are finer and leave less range for large numbers")
     threshold: int | None = setting(
         None,
         "number of clients that must remain to open a sum, or collude with the server to read a "
-        "single update; none = more than half of the round's clients",
+        f"single update; none = more than half of the round's clients, and always at least {FEWEST}",
     )
 
     def __post_init__(self) -> None:
@@ -82,11 +94,14 @@ class SecureSum(Protection[SecureSumSettings]):
     name = "secure-sum"
     summary = "masks that cancel: the server reads only the sum over a round's clients"
     extra = "privacy"
-    sends = (PUBLIC, SHARES, REVEALED, MASKED, CONTENTS)
+    sends = (PUBLIC, PROOF, SHARES, COMMITMENTS, UNUSABLE, REVEALED, MASKED, CONTENTS)
     seals = True
     answers_protected: ClassVar[Mapping[str, str]] = {
         PUBLIC: "public keys, fresh for every round",
+        PROOF: "signed with the site's key",
         SHARES: "encrypted for the other clients",
+        COMMITMENTS: "digests of random numbers",
+        UNUSABLE: "one yes or no per client",
         REVEALED: "open the sum only: of each client one of its two masks",
     }
 
@@ -116,61 +131,76 @@ class SecureSum(Protection[SecureSumSettings]):
             )
 
     def cost_notes(self, run: PlannedRun) -> list[str]:
-        """State the cost: twice the bytes, three more messages, and a mask for every pair of clients."""
-        sent = 8 * (HEAD + run.numbers) / 1e6
+        """State the cost: twice the bytes, four more messages, and a mask for every pair of clients."""
+        sent, asked = 8 * (HEAD + run.numbers) / 1e6, self.settings.threshold
         return [
             f"secure-sum: a client's model takes {sent:.3g} MB a round ({4 * run.numbers / 1e6:.3g} MB "
-            f"without); it answers three more messages and makes {run.in_round} masks of that size; "
-            f"{self.threshold(run.in_round)} of {run.in_round} clients must remain in a round"
+            f"without); it answers four more messages and makes {run.in_round} masks of that size; "
+            f"{self.threshold(run.in_round)} of {run.in_round} clients must remain in a round",
+            *(
+                [f"secure-sum: threshold={asked} counts as {FEWEST}: a sum over two would show both updates"]
+                if asked is not None and asked < FEWEST
+                else []
+            ),
         ]
 
     def threshold(self, clients: int) -> int:
         """Return the number of clients needed to open a sum."""
-        return self.settings.threshold or max(clients // 2 + 1, 2)
+        return max(self.settings.threshold or clients // 2 + 1, FEWEST)
+
+    def before_training(self, work: ClientWork, context: ClientContext) -> None:
+        """Draw batches from a secret of the client."""
+        draw_batches(work, self.settings)
 
     def answer(self, message: Message, context: ClientContext) -> Message:
-        """Advertise keys, send shares, or help to remove masks."""
-        session, step = MaskingSession(context.state, context.round), message[STEP]
+        """Advertise keys, send shares, check those of others, or help to remove masks."""
+        session, step = MaskingSession(context), message[STEP]
         if torch.equal(step, ADVERTISE):
             return session.advertise()
-        roster = message[ROSTER]
+        roster, names = message[ROSTER], json_from_tensor(message[NAMES])
         threshold = self.threshold(len(roster))
         if torch.equal(step, DEAL):
-            return session.deal(roster, threshold=threshold)
-        return session.reveal(
-            roster,
-            message[SURVIVORS],
-            taking_part=message[PART],
-            shares=message[SHARES],
-            threshold=threshold,
-        )
+            proofs = [
+                split_parts(bytes_to_tensor(part)) if part else [] for part in split_parts(message[PROOFS])
+            ]
+            return session.deal(roster, names, proofs, threshold=threshold)
+        theirs = {"shares": message[SHARES], "commitments": message[COMMITMENTS]}
+        if torch.equal(step, CHECK):
+            return session.check(roster, names, dealt=message[DEALT], **theirs)
+        if torch.equal(step, REVEAL):
+            return session.reveal(
+                roster, names, message[SURVIVORS], taking_part=message[PART], threshold=threshold, **theirs
+            )
+        raise UnseenError("the server asked for an unknown step of secure summation")
 
     def seal(self, update: Update, context: ClientContext) -> Update:
         """Send masked numbers and nothing else; diagnostics are not sent."""
         roster, part = context.received[ROSTER], context.received[PART]
+        names = json_from_tensor(context.received[NAMES])
         numbers, contents = pack_update(update, context.method, context.layout, bits=self.settings.bits)
         try:
             whole = encode(numbers, bits=self.settings.bits, clients=int(part.sum()))
-        except RangeError as error:
+            hidden = MaskingSession(context).mask(
+                whole, roster, names, part, threshold=self.threshold(len(roster))
+            )
+        except UnseenError as error:
             return withhold_update(str(error))
-        hidden = MaskingSession(context.state, context.round).mask(whole, roster, part)
         sent = {MASKED: torch.from_numpy(hidden.view("int64")), CONTENTS: json_to_tensor(contents)}
         return replace(withhold_update(""), extras=sent)
 
     def begin(self, context: ServerContext) -> Message:
         """Let the clients agree on keys."""
-        cohort = form_cohort(context.clients, context.ask, needed=self.threshold)
+        cohort = form_cohort(context, needed=self.threshold)
         context.notes[_COHORT] = cohort
-        return {ROSTER: cohort.roster, PART: cohort.taking_part}
+        return {ROSTER: cohort.roster, NAMES: cohort.names, PART: cohort.taking_part}
 
     def finish(
         self, context: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor
     ) -> RoundUpdates:
         """Sum what was received, remove the masks from the sum, and check that none is left."""
         cohort: Cohort = context.notes[_COHORT]
-        contents = _common_contents(received)
-        masked = {client: update.extras[MASKED].numpy().view("uint64") for client, update in received}
-        total = decode(open_sum(cohort, masked, context.ask, round=context.round), bits=self.settings.bits)
+        masked, contents = _usable_rows(received, cohort, context)
+        total = decode(open_sum(cohort, masked, context), bits=self.settings.bits)
         if total[0] != len(masked):
             raise UnseenError("secure summation: the masks did not cancel; a client used other keys")
         return unpack_sum(
@@ -186,19 +216,22 @@ class SecureSum(Protection[SecureSumSettings]):
 
     def explain_unusable_answer(self, answer: Message, asked: Message) -> str:
         """Check that an answer has the form of its step."""
-        if torch.equal(asked[STEP], ADVERTISE):
-            return explain_keys(answer, PUBLIC)
-        if torch.equal(asked[STEP], DEAL):
-            return explain_form(answer, SHARES, shape=(len(asked[ROSTER]), BOX_BYTES))
-        return explain_form(answer, REVEALED, shape=(len(asked[ROSTER]), SHARE_BYTES))
+        return explain_answer(answer, asked)
 
     def disclose(self, update: Update, method: MethodTraits) -> list[DisclosureEntry]:
         """List the kinds of values in a masked row, 8 bytes per number."""
-        extras = {entry["kind"]: packed_size(entry) for entry in json_from_tensor(update.extras[CONTENTS])}
+        try:
+            extras = {
+                entry["kind"]: packed_size(entry) for entry in json_from_tensor(update.extras[CONTENTS])
+            }
+            state = update.extras[MASKED].numel() - HEAD - sum(extras.values())
+        except (LookupError, TypeError, ValueError, RecursionError):
+            return [  # a client that is about to be set aside
+                DisclosureEntry(kind, value.numel(), value.nbytes) for kind, value in update.extras.items()
+            ]
         weighted = method.weighting == "samples"
-        state = update.extras[MASKED].numel() - HEAD - sum(extras.values())
         sizes = {", ".join(method.in_state): state, **({SAMPLES: 1} if weighted else {})}
-        sizes |= {TRAINING_METRICS: 3, **extras, CHECK: 1 if weighted else 2}
+        sizes |= {TRAINING_METRICS: 3, **extras, ONE: 1 if weighted else 2}
         format_bytes = update.extras[CONTENTS].nbytes
         return [
             *(DisclosureEntry(kind, size, 8 * size, HIDDEN) for kind, size in sizes.items()),
@@ -209,14 +242,33 @@ class SecureSum(Protection[SecureSumSettings]):
         """State what the server could read."""
         return (
             "Updates were masked before they left a client; whoever runs the server can read only the sum "
-            "over a round's clients, as long as fewer than the threshold conspire with it."
+            "over a round's clients, as long as fewer than the threshold conspire with it. "
+            f"{self.settings.order_statement}"
         )
 
 
-def _common_contents(received: Sequence[ReceivedUpdate]) -> list[dict[str, Any]]:
-    """Return the contents of the rows; they can be summed only if all have the same."""
-    first, *others = (json_from_tensor(update.extras[CONTENTS]) for _, update in received)
-    sizes = {update.extras[MASKED].numel() for _, update in received}
-    if len(sizes) > 1 or any(contents != first for contents in others):
-        raise UnseenError("secure summation: clients sent different kinds of values, they cannot be added up")
-    return first
+def _usable_rows(
+    received: Sequence[ReceivedUpdate], cohort: Cohort, context: ServerContext
+) -> tuple[dict[str, Whole], list[dict[str, Any]]]:
+    """Return the rows that can be summed and what they hold; others are faults of their clients.
+
+    Rows can be summed only if all hold the same, so what most clients sent counts.
+    """
+    part = {name for name, takes in zip(cohort.clients, cohort.taking_part.tolist(), strict=True) if takes}
+    rows: dict[str, Whole] = {}
+    contents: dict[str, list[dict[str, Any]]] = {}
+    for client, update in received:
+        row, text = update.extras.get(MASKED), update.extras.get(CONTENTS)
+        reason = "sent an update although it does not take part in the sum"
+        if client in part:
+            reason = explain_row(row, text, method=context.method, layout=context.layout, described={})
+        if reason or row is None or text is None:
+            context.fault(client, reason)
+        else:
+            rows[client], contents[client] = row.numpy().view("uint64"), json_from_tensor(text)
+    listed = [json.dumps(each, sort_keys=True) for each in contents.values()]
+    common = max(listed, key=listed.count, default="")
+    for client in [client for client, text in zip(contents, listed, strict=True) if text != common]:
+        context.fault(client, "sent other kinds of values than most clients")
+        del rows[client]
+    return rows, json.loads(common) if common else []
