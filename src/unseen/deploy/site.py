@@ -130,7 +130,10 @@ class SitePart:
         torch.set_num_threads(job.threads)
         keep_freed_memory()
         self.workspace = Workspace(
-            self.experiment, journal=site.journal(job), job=job.digest, secret=site.secret(job)
+            self.experiment,
+            journal=site.journal(job),
+            job=hashlib.sha256(job.digest + self.experiment.original_data.fingerprint.encode()).digest(),
+            secret=site.secret(job),
         )
         own = model_digest(self.workspace.module)
         if own != layout:

@@ -7,7 +7,7 @@ What evaluations disclose is logged in `round_records.py`, what leaves before th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +18,7 @@ from unseen.engine.base import Engine, Reply
 from unseen.engine.experiment import Experiment
 from unseen.models import Layout
 from unseen.privacy import DisclosureLog, Message, Protection, ReceivedUpdate, RoundUpdates, ServerContext
-
-Fault = Callable[[str, str], None]
-"""Called with a client's name and the reason why it dropped out."""
+from unseen.privacy.context import Fault
 
 
 @dataclass
@@ -84,6 +82,7 @@ class Exchange:
         self.protection, self.left, self.traffic = experiment.protection, left, Traffic()
         position = {experiment.federation.names[position]: position for position in group}
         channel = MessageChannel(engine, self.protection, round, position, left, fault, self.traffic)
+        sizes = experiment.federation.train_sizes
         self.context = ServerContext(
             round=round,
             seed=experiment.seed,
@@ -96,6 +95,8 @@ class Exchange:
             ask=channel,
             fault=fault,
             refusals=channel.refusals,
+            sizes={name: int(sizes[place]) for name, place in position.items()},
+            plan=experiment.plan,
         )
 
     def begin(self) -> Message:

@@ -36,6 +36,7 @@ from unseen.privacy import (
     seal_update,
 )
 from unseen.privacy.answer_journal import AnswerJournal, MemoryJournal
+from unseen.privacy.budget import PrivacyBudget, UnlimitedBudget
 from unseen.seeding import global_torch_seed
 from unseen.tasks.accumulators import MetricAccumulator
 from unseen.training import (
@@ -212,13 +213,15 @@ class Workspace:
         journal: AnswerJournal | None = None,
         job: bytes = b"",
         secret: bytes = b"",
+        budget: PrivacyBudget | None = None,
     ) -> None:
         """Build the shared module.
 
-        journal, job, secret  as in `ClientContext`
+        journal, job, secret, budget  as in `ClientContext`
         """
         self.experiment = experiment
         self.journal, self.job, self.secret = journal or MemoryJournal(), job, secret
+        self.budget = budget or UnlimitedBudget()
         device = experiment.prepare.device
         module = experiment.method.build_for(
             experiment.network, sources=experiment.federation.sources, seed=experiment.seed
@@ -336,6 +339,7 @@ class Workspace:
             journal=self.journal,
             job=self.job,
             secret=self.secret,
+            budget=self.budget,
             **more,
         )
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from unseen.aggregation import GradientSurgery, Reduction, Updates, Weighting
 from unseen.models import Layout
 from unseen.privacy.answer_journal import AnswerJournal, MemoryJournal
+from unseen.privacy.budget import PrivacyBudget, UnlimitedBudget
 from unseen.training import LocalTrainingConfig, Update
 
 Message = dict[str, Tensor]
@@ -105,6 +106,7 @@ class ClientContext:
     start     the global weights as received; None outside of training
     journal   what this client has answered already; unlike `state`, no server can name an old version of it
     job       digest of the job, as the client received it; empty where the server simulates its clients
+    budget    account of what the client's answers have cost in privacy, over all runs
     secret    a key of this run at the client, which outlives every version of `state`; empty where the server
               simulates its clients, whose keys are in `state`
     identity  signs the client's keys of a round and checks those of others; None where there are no such keys
@@ -120,12 +122,17 @@ class ClientContext:
     start: Tensor | None = None
     journal: AnswerJournal = field(default_factory=MemoryJournal)
     job: bytes = b""
+    budget: PrivacyBudget = field(default_factory=UnlimitedBudget)
     secret: bytes = b""
     identity: RoundIdentity | None = None
 
 
 Ask = Callable[[Mapping[str, Message]], dict[str, Message]]
 """Sends each named client its message, and returns the answers received."""
+
+
+Fault = Callable[[str, str], None]
+"""Called with a client's name and the reason why its answer is not used."""
 
 
 def _nobody(_: Mapping[str, Message]) -> dict[str, Message]:
@@ -153,6 +160,8 @@ class ServerContext:
     weights  the global state before this round
     state    the server half's own state: kept across rounds and in checkpoints
     ask      exchanges one message with each of some clients
+    sizes    number of training samples of each client, as known before the run
+    plan     the clients' local training
     notes    what `begin` passes to `finish` and `conclude` of this round; not stored
     fault    records a client that sent something unusable, with the reason
     refusals reasons of clients that refused to answer in this round
@@ -167,8 +176,10 @@ class ServerContext:
     population: int
     state: MutableMapping[str, Tensor] = field(default_factory=dict)
     ask: Ask = _nobody
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    plan: LocalTrainingConfig | None = None
     notes: dict[str, Any] = field(default_factory=dict)
-    fault: Callable[[str, str], None] = _ignore_fault
+    fault: Fault = _ignore_fault
     refusals: dict[str, str] = field(default_factory=dict)
 
 

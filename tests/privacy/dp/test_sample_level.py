@@ -80,7 +80,7 @@ def test_noise_has_the_scale_of_the_accountant(make_experiment):
     workspace = Workspace(make_experiment())
     work = type("Work", (), {"flat": workspace.flat, "prepare": workspace.experiment.prepare})()
     settings = protection(noise=0.7, clip=3.0).settings
-    training = _PrivateTraining(work, settings, NoiseStream(b"key"), {})
+    training = _PrivateTraining(work, settings, NoiseStream(b"key"), {}, Steps(0.2, 5))
     drawn = list(training.draw(100, 20, generator=torch.Generator()))
     empty = Batch(torch.empty(0, 3, 8, 8), torch.empty(0, dtype=torch.int64), torch.empty(0))
     value = training.differentiate(lambda batch: workspace.module(batch.inputs).sum(), empty)

@@ -25,14 +25,18 @@ _KEY_BYTES = 32
 _UNIFORM_BITS = 53
 
 
-def noise_key(kind: NoiseSeed, *, seed: int, state: MutableMapping[str, Tensor]) -> bytes:
-    """Return the key kept in `memory` (drawn once from the operating system's entropy), or the run's.
+def noise_key(
+    kind: NoiseSeed, *, seed: int, state: MutableMapping[str, Tensor], secret: bytes = b""
+) -> bytes:
+    """Return the secret if there is one, else the key kept in `state` (drawn once), or the run's.
 
     With a stored key, a round repeated after a crash draws the same noise: two noises on the same values
     would reveal more than one.
     """
     if kind == "run":
         return derive_seed(seed, "differential privacy: noise").to_bytes(_KEY_BYTES, "little")
+    if secret:
+        return secret
     if _KEY not in state:
         state[_KEY] = torch.frombuffer(bytearray(os.urandom(_KEY_BYTES)), dtype=torch.uint8).clone()
     return bytes(state[_KEY].tolist())

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from unseen.data import Batch
-from unseen.errors import UsageError
+from unseen.errors import UnseenError, UsageError
 from unseen.privacy.base import Protection, register_protection
+from unseen.privacy.budget import Spending
 from unseen.privacy.context import (
     SAMPLES,
     ClientContext,
@@ -30,6 +31,7 @@ from unseen.privacy.disclosure import DisclosureEntry
 from unseen.privacy.dp.accountant import Steps, compute_epsilon, require_opacus
 from unseen.privacy.dp.dp_settings import DPSettings, privacy_record, require_no_buffers, resolve_noise
 from unseen.privacy.dp.noise import NoiseStream, noise_key
+from unseen.privacy.dp.spending import add_steps, admit_training, planned_steps, read_steps, steps_in_epoch
 from unseen.training import ClientWork, Update
 from unseen.training.per_sample_grads import Loss, sum_clipped_gradients
 
@@ -37,7 +39,7 @@ SPENT = "rate of drawing samples and number of steps"
 COUNTS = "counts of steps and samples"
 NOISED = "gradients of samples clipped and noised at the client"
 FOLLOWS = "follows from noised gradients"
-_CLIENT, _LAST, _TAKEN = "steps of ", "last round's ", "taken in this round"
+_CLIENT, _TAKEN = "steps of ", "taken in this round"
 
 
 @dataclass(frozen=True)
@@ -98,10 +100,16 @@ class DPSamples(Protection[DPSamplesSettings]):
 
     def before_training(self, work: ClientWork, context: ClientContext) -> None:
         """Configure the client to draw batches and compute gradients as in DP-SGD."""
+        settings = self.settings
         _require_separate_samples(work.prepare.augmentations.mixing_samples)
-        key = noise_key(self.settings.noise_seed, seed=context.seed, state=context.state)
-        stream = NoiseStream(key, self.name, context.client, context.round)
-        training = _PrivateTraining(work, self.settings, stream, context.state)
+        planned = planned_steps(len(work.train), work.plan)
+        key = noise_key(settings.noise_seed, seed=context.seed, state=context.state, secret=context.secret)
+        bound: tuple[str, ...] = ()
+        if settings.noise_seed == "secret":
+            spending = Spending(settings.multiplier, planned.rate, planned.number)
+            bound = (admit_training(work, context, settings, spending).hex(),)
+        stream = NoiseStream(key, self.name, context.client, context.round, *bound)
+        training = _PrivateTraining(work, settings, stream, context.state, planned)
         work.draw, work.differentiate = training.draw, training.differentiate
 
     def seal(self, update: Update, context: ClientContext) -> Update:
@@ -116,14 +124,23 @@ class DPSamples(Protection[DPSamplesSettings]):
     def finish(
         self, context: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor
     ) -> RoundUpdates:
-        """Count each client's steps and stack what it sent; there is no loss."""
-        sent = {client: update.extras[SPENT] for client, update in received}
-        for client in context.clients:
-            _count(context.state, _CLIENT + client, sent.get(client))
-        plain = [
-            ReceivedUpdate(client, replace(update, extras=_without(update.extras, SPENT)))
-            for client, update in received
-        ]
+        """Count the planned steps of every client asked, and stack what they sent; there is no loss.
+
+        What a client says about its steps is only compared: one that says something else did not train as
+        planned, so its update is left out.
+        """
+        planned = count_planned(context)
+        kept, plain = list[int](), list[ReceivedUpdate]()
+        for place, (client, update) in enumerate(received):
+            if reason := _contradiction(update.extras.get(SPENT), planned[client]):
+                context.fault(client, reason)
+            else:
+                kept.append(place)
+                extras = _without(update.extras, SPENT)
+                plain.append(ReceivedUpdate(client, replace(update, extras=extras)))
+        if not plain:
+            raise UnseenError(f"round {context.round}: no client trained as planned, see the faults recorded")
+        rows = rows if len(kept) == len(received) else rows[kept]
         return replace(stack_updates(plain, rows, context.layout), loss=math.nan)
 
     # disclosure
@@ -143,11 +160,7 @@ class DPSamples(Protection[DPSamplesSettings]):
 
     def privacy_spent(self, state: Mapping[str, Tensor]) -> dict[str, Any]:
         """Compute epsilon of the client that spent most; it is the run's, as samples are disjoint."""
-        histories = {
-            tuple(Steps(rate, int(number)) for rate, number in value.tolist())
-            for key, value in state.items()
-            if key.startswith(_CLIENT)
-        }
+        histories = {read_steps(value) for key, value in state.items() if key.startswith(_CLIENT)}
         if not histories:
             return {}
         settings = self.settings
@@ -184,8 +197,10 @@ class _PrivateTraining:
         settings: DPSamplesSettings,
         stream: NoiseStream,
         state: MutableMapping[str, Tensor],
+        planned: Steps,
     ) -> None:
         self.work, self.settings, self.stream, self.state = work, settings, stream, state
+        self.planned = planned
         self.rate, self.steps, self.expected = 0.0, 0, 1
         self._remember()
 
@@ -196,6 +211,11 @@ class _PrivateTraining:
         rate = min(batch_size / count, 1.0)
         self.expected = min(batch_size, count)
         for _ in range(steps_in_epoch(count, batch_size, batches)):
+            if rate > self.planned.rate or self.steps == self.planned.number:
+                raise UsageError(
+                    f"this method takes more steps than the {self.planned.number} of its plan, so --protect "
+                    f"{DPSamples.name} cannot account for them"
+                )
             self.rate, self.steps = max(self.rate, rate), self.steps + 1
             self._remember()
             yield self.stream.sample(count, rate)
@@ -213,6 +233,15 @@ class _PrivateTraining:
         self.state[_TAKEN] = torch.tensor([self.rate, self.steps], dtype=torch.float64)
 
 
+def count_planned(context: ServerContext) -> dict[str, Steps]:
+    """Add this round's planned steps to the history of every client asked, also of those that are silent."""
+    assert context.plan is not None, "the exchange tells the plan"
+    planned = {client: planned_steps(context.sizes[client], context.plan) for client in context.clients}
+    for client, steps in planned.items():
+        context.state[_CLIENT + client] = add_steps(context.state.get(_CLIENT + client), steps)
+    return planned
+
+
 def _require_separate_samples(mixing: str) -> None:
     """Refuse augmentations through which a sample is in the gradient of another."""
     if mixing:
@@ -222,37 +251,25 @@ def _require_separate_samples(mixing: str) -> None:
         )
 
 
-def steps_in_epoch(count: int, batch_size: int, batches: int | None) -> int:
-    """Return the number of steps per epoch, as many as for batches in order."""
-    return batches or -(-count // batch_size)
-
-
 def _planned_steps(run: PlannedRun) -> list[Steps]:
     """List the steps of a client that participates in every round, for every number of samples."""
-    plan = run.plan
-    return [
-        Steps(
-            min(plan.batch_size / size, 1.0),
-            run.rounds * plan.epochs * steps_in_epoch(size, plan.batch_size, plan.batches_per_epoch),
+    each = [planned_steps(size, run.plan) for size in sorted(set(run.train_sizes))]
+    return [Steps(rate, run.rounds * number) for rate, number in each]
+
+
+def _contradiction(sent: Tensor | None, planned: Steps) -> str:
+    """Explain in which way what a client says about its steps differs from the plan; "" if it does not."""
+    if sent is None:
+        return "did not say how many steps it took"
+    if tuple(sent.shape) != (2,) or sent.dtype != torch.float64:
+        return f"described its steps by {tuple(sent.shape)} numbers of {sent.dtype}, not by two of float64"
+    rate, number = sent.tolist()
+    if (rate, number) != (planned.rate, planned.number):
+        return (
+            f"says that it took {number:g} steps at rate {rate:g}, but its samples and the plan give "
+            f"{planned.number} at rate {planned.rate:g}"
         )
-        for size in sorted(set(run.train_sizes))
-    ]
-
-
-def _count(state: MutableMapping[str, Tensor], key: str, taken: Tensor | None) -> None:
-    """Add a round's (rate, steps) to a client's; without an answer, it counts as in its last round."""
-    known = state.get(key)
-    if taken is None:
-        taken = state.get(_LAST + key)
-    if taken is None:
-        return
-    state[_LAST + key] = taken
-    if known is not None and float(known[-1, 0]) == float(taken[0]):
-        known = known.clone()
-        known[-1, 1] += taken[1]
-    else:
-        known = taken[None] if known is None else torch.cat([known, taken[None]])
-    state[key] = known.clone()
+    return ""
 
 
 def _without(extras: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
