@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
-from tiny_sites import LoopbackGrid, tiny_job
+from tiny_sites import LoopbackGrid, make_images, tiny_job
 
 from unseen.callbacks.base import Callback
 from unseen.deploy import coordinator
@@ -33,6 +33,62 @@ Vector = npt.NDArray[np.float32]
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator, "SETTLED_SECONDS", 0.0)
+
+
+@dataclass
+class HonestRun:
+    """A run of two rounds: its sites, what they were asked and answered, and its result."""
+
+    grid: LoopbackGrid
+    images: Path
+    log: list[tuple[str, SiteMessage, SiteMessage]]
+    values: dict[str, Any]
+
+    def copy(self, folder: Path) -> HonestRun:
+        """The same with homes and images of its own, for attacks that change them."""
+        shutil.copytree(self.images.parent, folder, dirs_exist_ok=True)
+        grid = LoopbackGrid(folder / "images", folder / "sites")
+        return HonestRun(grid, folder / "images", self.log, self.values)
+
+    def asked(self, round: int = 2, site: str = "a") -> SiteMessage:
+        """What the coordinator asked a site in a round."""
+        return next(
+            SiteMessage(dict(question.header), dict(question.arrays))
+            for name, question, _ in self.log
+            if (name, question.header["ask"], question.header.get("round")) == (site, "train", round)
+        )
+
+    def answered(self, round: int = 2, site: str = "a") -> SiteMessage:
+        """What a site answered in a round."""
+        return next(
+            answer
+            for name, question, answer in self.log
+            if (name, question.header["ask"], question.header.get("round")) == (site, "train", round)
+        )
+
+    @property
+    def site(self) -> Site:
+        """The site that is attacked."""
+        return self.grid.sites[0]
+
+
+def make_honest_run(folder: Path, **changes: Any) -> HonestRun:
+    images = make_images(folder / "images")
+    grid = LoopbackGrid(images, folder / "sites")
+    result = run_at_sites(grid, images, folder / "run", **changes)
+    return HonestRun(grid, images, grid.log, result.values)
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory: pytest.TempPathFactory) -> HonestRun:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coordinator, "SETTLED_SECONDS", 0.0)
+        return make_honest_run(tmp_path_factory.mktemp("honest"))
+
+
+@pytest.fixture
+def honest(first_run: HonestRun, tmp_path: Path) -> HonestRun:
+    return first_run.copy(tmp_path / "copy")
 
 
 def run_at_sites(grid: LoopbackGrid, images: Path, out: Path, **changes: Any) -> Any:
@@ -57,19 +113,6 @@ def run_at_sites(grid: LoopbackGrid, images: Path, out: Path, **changes: Any) ->
     )
 
 
-def asked(grid: LoopbackGrid, site: str, round: int) -> SiteMessage:
-    """What the coordinator asked a site in a round."""
-    return next(
-        question
-        for name, question, _ in grid.log
-        if (name, question.header["ask"], question.header.get("round")) == (site, "train", round)
-    )
-
-
-def site_of(grid: LoopbackGrid, name: str) -> Site:
-    return next(site for site in grid.sites if site.name == name)
-
-
 def changed(
     question: SiteMessage, *, weights: Vector | None = None, config: Mapping[str, Any] = {}, **header: Any
 ) -> SiteMessage:
@@ -91,9 +134,8 @@ def true_gradient(site: Site, question: SiteMessage, home: Path) -> Vector:
     """The clipped gradient without noise, computed where the data is."""
     settings = {**question.header["job"]["config"]["protect_settings"], "noise": 1e-9}
     asked = changed(question, config={"protect_settings": settings}, versions={})
-    part = SitePart(
-        replace(site, home=home), Job.from_dict(asked.header["job"]), asked.header["job"]["layout"]
-    )
+    apart, job = replace(site, home=home), asked.header["job"]
+    part = SitePart(apart, Job.from_dict(job), job["layout"], site.policy())
     return gradient(asked, part.train(asked))
 
 
@@ -101,45 +143,34 @@ def similarity(one: Vector, other: Vector) -> float:
     return float(one @ other / (np.linalg.norm(one) * np.linalg.norm(other)))
 
 
-def zeros_but_head(question: SiteMessage) -> Vector:
+def zeros(question: SiteMessage) -> Vector:
     """Weights with which almost every gradient is zero."""
     return np.zeros_like(question.arrays["weights"])
 
 
-def test_a_second_request_for_a_round_with_other_weights_is_refused(
-    grid: LoopbackGrid, images: Path, tmp_path: Path
-) -> None:
+def test_a_second_request_for_a_round_with_other_weights_is_refused(honest: HonestRun) -> None:
     """P1: the difference of two answers with the same noise was the gradient, to six digits."""
-    run_at_sites(grid, images, tmp_path / "run")
-    question, site = asked(grid, "a", 2), site_of(grid, "a")
-    answer = site.answer(changed(question, weights=zeros_but_head(question)))
+    question = honest.asked()
+    answer = honest.site.answer(changed(question, weights=zeros(question)))
     assert "has answered round 2 already" in answer.header["error"]
     assert not answer.arrays
 
 
-def test_the_same_request_again_gets_the_same_answer(
-    grid: LoopbackGrid, images: Path, tmp_path: Path
-) -> None:
+def test_the_same_request_again_gets_the_same_answer(honest: HonestRun) -> None:
     """P1: a coordinator that resumes after a crash repeats a round, to the bit, and it costs nothing."""
-    run_at_sites(grid, images, tmp_path / "run")
-    question, site = asked(grid, "a", 2), site_of(grid, "a")
-    first = next(answer for _, sent, answer in grid.log if sent is question)
-    again = site.answer(question)
-    assert np.array_equal(first.arrays["a/weights"], again.arrays["a/weights"])
+    again = honest.site.answer(honest.asked())
+    assert np.array_equal(honest.answered().arrays["a/weights"], again.arrays["a/weights"])
 
 
-def test_without_the_journal_other_weights_still_get_other_noise(
-    grid: LoopbackGrid, images: Path, tmp_path: Path
-) -> None:
+def test_without_the_journal_other_weights_still_get_other_noise(honest: HonestRun, tmp_path: Path) -> None:
     """P1: noise and batches follow from all that the client was handed, so that they do not cancel."""
-    run_at_sites(grid, images, tmp_path / "run")
-    question, site = asked(grid, "a", 2), site_of(grid, "a")
+    question, site = honest.asked(), honest.site
     true = true_gradient(site, question, tmp_path / "apart")
-    other = changed(question, weights=zeros_but_head(question))
+    other = changed(question, weights=zeros(question))
     for journal in (site.home / "answered").glob("*.jsonl"):
         journal.unlink()
     second = gradient(other, site.answer(other))
-    first = gradient(question, next(answer for _, sent, answer in grid.log if sent is question))
+    first = gradient(question, honest.answered())
     assert abs(similarity(first, true)) < 0.2
     assert abs(similarity(first - second, true)) < 0.2
     expected = NOISE / 12 * np.sqrt(2 * len(first))
@@ -160,65 +191,59 @@ def test_without_the_journal_other_weights_still_get_other_noise(
     ids=str,
 )
 def test_nothing_that_changes_the_answer_can_be_changed_within_a_round(
-    change: dict[str, Any], grid: LoopbackGrid, images: Path, tmp_path: Path
+    change: dict[str, Any], honest: HonestRun
 ) -> None:
     """P1: other rates, methods, clips or values sent along would also give an answer to subtract."""
-    run_at_sites(grid, images, tmp_path / "run", rounds=1)
-    question, site = asked(grid, "a", 1), site_of(grid, "a")
+    question, change = honest.asked(), dict(change)
     if change.pop("received", False):
         question.arrays["received/more"] = np.ones(3, dtype=np.float32)
-    answer = site.answer(changed(question, **change))
-    assert "has answered round 1 already" in answer.header["error"], answer.header
-
-
-def test_old_versions_of_a_clients_state_do_not_get_a_second_answer(
-    grid: LoopbackGrid, images: Path, tmp_path: Path
-) -> None:
-    """P1: the coordinator names the version of SCAFFOLD's control variates and of the noise key."""
-    run_at_sites(grid, images, tmp_path / "run", method="scaffold")
-    question, site = asked(grid, "a", 2), site_of(grid, "a")
-    assert question.header["versions"], "the attack needs state that has versions"
-    answer = site.answer(changed(question, versions={}))
+    answer = honest.site.answer(changed(question, **change))
     assert "has answered round 2 already" in answer.header["error"], answer.header
 
 
-def test_a_client_without_its_state_draws_the_same_noise_again(
-    grid: LoopbackGrid, images: Path, tmp_path: Path
-) -> None:
+def test_old_versions_of_a_clients_state_do_not_get_a_second_answer(tmp_path: Path) -> None:
+    """P1: the coordinator names the version of SCAFFOLD's control variates and of the noise key."""
+    attacked = make_honest_run(tmp_path, method="scaffold")
+    question = attacked.asked()
+    assert question.header["versions"], "the attack needs state that has versions"
+    answer = attacked.site.answer(changed(question, versions={}))
+    assert "has answered round 2 already" in answer.header["error"], answer.header
+
+
+def test_a_client_without_its_state_draws_the_same_noise_again(honest: HonestRun) -> None:
     """P1: a fresh key for every request that names no state would let a coordinator average the noise out."""
-    run_at_sites(grid, images, tmp_path / "run")
-    question, site = asked(grid, "a", 2), site_of(grid, "a")
-    first = next(answer for _, sent, answer in grid.log if sent is question)
-    again = site.answer(changed(question, versions={}))
-    assert np.array_equal(first.arrays["a/weights"], again.arrays["a/weights"])
+    again = honest.site.answer(changed(honest.asked(), versions={}))
+    assert np.array_equal(honest.answered().arrays["a/weights"], again.arrays["a/weights"])
 
 
-def test_changed_data_do_not_meet_the_noise_of_the_old(
-    grid: LoopbackGrid, images: Path, tmp_path: Path
-) -> None:
+def test_changed_data_do_not_meet_the_noise_of_the_old(honest: HonestRun) -> None:
     """P1: with one image less and the same noise, the difference would be that image's gradient."""
-    run_at_sites(grid, images, tmp_path / "run")
-    question, site = asked(grid, "a", 2), site_of(grid, "a")
-    (images / "a" / "x" / "0.png").unlink()
-    assert "has answered round 2 already" in site.answer(question).header["error"]
+    (honest.images / "a" / "x" / "0.png").unlink()
+    assert "has answered round 2 already" in honest.site.answer(honest.asked()).header["error"]
 
 
-def test_a_site_that_lost_its_secret_does_not_answer_a_round_again(
-    grid: LoopbackGrid, images: Path, tmp_path: Path
-) -> None:
+def test_a_site_that_lost_its_secret_does_not_answer_a_round_again(honest: HonestRun) -> None:
     """P1: a new secret would put new noise on the same gradient."""
-    run_at_sites(grid, images, tmp_path / "run")
-    question, site = asked(grid, "a", 2), site_of(grid, "a")
-    (site.home / "answered" / "secret.key").unlink()
-    assert "has answered round 2 already" in site.answer(question).header["error"]
+    (honest.site.home / "answered" / "secret.key").unlink()
+    assert "has answered round 2 already" in honest.site.answer(honest.asked()).header["error"]
 
 
-def test_a_resumed_run_is_the_same_to_the_bit(grid: LoopbackGrid, images: Path, tmp_path: Path) -> None:
-    """P1: the journal of the first attempt does not stand in the way of the second."""
-    run_at_sites(grid, images, tmp_path / "one")
-    run_at_sites(grid, images, tmp_path / "two")
-    one, two = (Checkpoint.load(RunFolder(tmp_path / name).checkpoint).weights for name in ("one", "two"))
-    assert torch.equal(one, two)
+def test_a_round_that_is_no_number_is_refused(honest: HonestRun) -> None:
+    """P1: rounds 2.5 and "2" would be other entries of the journal than round 2."""
+    for round in (2.5, "2", True, None, float("nan")):
+        assert "error" in honest.site.answer(changed(honest.asked(), round=round)).header
+
+
+def test_the_same_run_again_is_the_same_to_the_bit(honest: HonestRun, tmp_path: Path) -> None:
+    """P1: the journal of the first attempt does not stand in the way of an honest second one."""
+    run_at_sites(honest.grid, honest.images, tmp_path / "again")
+    again = Checkpoint.load(RunFolder(tmp_path / "again").checkpoint)
+    assert again.run_id == honest.values["run_id"]
+    for _, question, answer in honest.grid.log:
+        if question.header["ask"] == "train":
+            (name,) = question.header["clients"]
+            before = honest.answered(question.header["round"], name)
+            assert np.array_equal(before.arrays[f"{name}/weights"], answer.arrays[f"{name}/weights"])
 
 
 def say(value: Any, *, site: str = "b") -> Any:
@@ -251,15 +276,13 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_epsilon_follows_from_census_and_plan_whatever_a_site_says(
-    lie: str, grid: LoopbackGrid, images: Path, tmp_path: Path
+    lie: str, honest: HonestRun, tmp_path: Path
 ) -> None:
     """P6: sites that said "no steps" made the record say epsilon 0, or minus 24872, or ended the run."""
-    honest = run_at_sites(grid, images, tmp_path / "honest", rounds=1)
-    grid.spoil = say(LIES[lie])
-    lied = run_at_sites(grid, images, tmp_path / "lied", rounds=1)
-    assert lied.values["protection"]["epsilon"] == honest.values["protection"]["epsilon"]
-    steps = compute_epsilon([Steps(12 / 18, 1), Steps(12 / 12, 0)], noise=NOISE, delta=1e-5)
-    assert honest.values["protection"]["epsilon"] >= steps > 0
+    honest.grid.spoil = say(LIES[lie])
+    lied = run_at_sites(honest.grid, honest.images, tmp_path / "lied", rounds=1)
+    expected = compute_epsilon([Steps(1.0, 1)], noise=NOISE, delta=1e-5)  # b has 12 samples, all in a batch
+    assert lied.values["protection"]["epsilon"] == expected > 0
     faults = [
         (each["client"], each["reason"])
         for each in read_records(RunFolder(tmp_path / "lied").records)
@@ -269,9 +292,7 @@ def test_epsilon_follows_from_census_and_plan_whatever_a_site_says(
     assert "steps" in faults[0][1] or "NaN" in faults[0][1]
 
 
-def test_a_run_in_which_every_site_lies_ends_with_one_line(
-    grid: LoopbackGrid, images: Path, tmp_path: Path
-) -> None:
+def test_a_run_in_which_every_site_lies_ends_with_one_line(honest: HonestRun, tmp_path: Path) -> None:
     """P6: nothing is merged from clients of which nobody knows how they trained."""
     lies = [say(np.array([0.0, 0.0]), site=site) for site in "abc"]
 
@@ -280,14 +301,6 @@ def test_a_run_in_which_every_site_lies_ends_with_one_line(
             answer = lie(name, question, answer)
         return answer
 
-    grid.spoil = all_lie
+    honest.grid.spoil = all_lie
     with pytest.raises(UnseenError, match="no client trained as planned"):
-        run_at_sites(grid, images, tmp_path / "run", rounds=1)
-
-
-def test_a_round_that_is_no_number_is_refused(grid: LoopbackGrid, images: Path, tmp_path: Path) -> None:
-    """P1: rounds 2.5 and "2" would be other entries of the journal than round 2."""
-    run_at_sites(grid, images, tmp_path / "run")
-    question, site = asked(grid, "a", 2), site_of(grid, "a")
-    for round in (2.5, "2", True, None, float("nan")):
-        assert "error" in site.answer(changed(question, round=round)).header
+        run_at_sites(honest.grid, honest.images, tmp_path / "run", rounds=1)
