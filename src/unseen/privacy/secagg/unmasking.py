@@ -137,7 +137,11 @@ def _trusted(
 ) -> Tensor:
     """Leave out clients whose shares too few others can use, or that reject those of most others."""
     complaints = {
-        name: {other for other, bad in zip(names, answer[UNUSABLE].tolist(), strict=True) if bad}
+        name: {
+            other
+            for other, bad in zip(names, answer[UNUSABLE].tolist(), strict=True)
+            if bad and other != name
+        }
         for name, answer in said.items()
     }
     liars = find_liars(complaints, needed=threshold)
