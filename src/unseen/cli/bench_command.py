@@ -204,6 +204,7 @@ def _run(
         result_domains,
         run_bench,
     )
+    from unseen.bench.subtractable_sums import warn_of_differences
     from unseen.cli.bench_progress import BenchProgress
     from unseen.cli.progress import DelayedProgressBar
 
@@ -215,6 +216,8 @@ def _run(
                 known = inspect_data(grid, where, progress=bar)
         if jobs.collect:
             return bench_state(known, folder), known
+        for warning in warn_of_differences(known):
+            console.print(warning, style="yellow", soft_wrap=True, markup=False)
         parallel = choose_workers(jobs.workers, where)
         with BenchProgress(console, workers=parallel) as view:
             outcome = run_bench(
