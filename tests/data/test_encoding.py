@@ -8,13 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from unseen.data import Column, DataSet
-from unseen.data.tables.encoding import (
-    TableEncoding,
-    client_statistics,
-    encode,
-    fit_encoding,
-    merge_statistics,
-)
+from unseen.data.tables.column_statistics import client_statistics, merge_statistics
+from unseen.data.tables.encoding import TableEncoding, encode, fit_encoding
 from unseen.errors import UnseenError, UsageError
 
 NAN = np.nan

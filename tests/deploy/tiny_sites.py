@@ -71,10 +71,11 @@ class LoopbackGrid:
     silent  sites that get messages and never answer
     spoil   changes an answer on its way back: called with site, question and answer
     log     every question and answer that passed, as (site, question, answer)
+    suffix  of the sites' files, where their data is one
     """
 
-    def __init__(self, data: Path, home: Path, names: Iterable[str] = SITES) -> None:
-        self.sites = [Site(name, str(data / name), home / name) for name in names]
+    def __init__(self, data: Path, home: Path, names: Iterable[str] = SITES, suffix: str = "") -> None:
+        self.sites = [Site(name, str(data / f"{name}{suffix}"), home / name) for name in names]
         for site in self.sites:
             write_policy(site.home, TINY)
         self.absent: set[str] = set()

@@ -20,7 +20,11 @@ from unseen.tasks import TASKS
 
 @dataclass(frozen=True)
 class SiteSamples:
-    """Samples of one domain in their order on disk; `targets` number the site's own `classes`."""
+    """Samples of one domain in their order on disk; `targets` number the site's own `classes`.
+
+    unused          columns of a table whose values cannot be used here
+    numeric_target  whether a table's classes are numbers, which are sorted as such
+    """
 
     site: str
     task: str
@@ -30,6 +34,8 @@ class SiteSamples:
     fingerprint: str
     notes: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
+    unused: tuple[str, ...] = ()
+    numeric_target: bool = False
 
     def counts(self) -> dict[str, int]:
         """Count samples per class; for regression one entry with all of them."""

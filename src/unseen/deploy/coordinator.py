@@ -23,6 +23,7 @@ from unseen.deploy.site_summary import (
     data_name,
     make_placeholder_data,
 )
+from unseen.deploy.table_statistics import SiteTables
 from unseen.errors import UnseenError, UsageError
 from unseen.federation import require_separable
 from unseen.fileio import write_json
@@ -80,20 +81,30 @@ def coordinate(
     following = CallbackList(callbacks)
     gathering = SiteCollector(grid, config, terms, following, known=known, names=names or {})
     census = gathering.census()
+    tables = SiteTables(gathering.sites, folder)
 
     def engine(setup: Setup, states: StateStore) -> FlowerEngine:
         write_json(folder.sites, {site: facts.to_dict() for site, facts in census.items()})
+        tables.save(setup.encoding)
         return FlowerEngine(
             setup.experiment,
             states,
             sites=gathering.sites,
             job=Job.of(setup).to_dict(),
-            beforehand=census_disclosure(census),
+            beforehand=[*census_disclosure(census), *tables.left],
             min_sites=terms.min_sites,
         )
 
     data = make_placeholder_data(census, name=data_name(config.data))
-    return run(config, out=out, resume=resume, callbacks=following, data=data, engine=engine)
+    return run(
+        config,
+        out=out,
+        resume=resume,
+        callbacks=following,
+        data=data,
+        engine=engine,
+        fit_table=tables.fit,
+    )
 
 
 class SiteCollector:

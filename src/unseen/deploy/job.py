@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from unseen.config import WHERE, RunConfig
+from unseen.data.dataset import Column
+from unseen.data.tables.encoding import TableEncoding
 from unseen.deploy.safe_names import require_safe_name
+from unseen.deploy.table_job import read_columns, read_encoding
 from unseen.models.freezing import frozen_names
 from unseen.runner.prepare import Setup
 
@@ -22,6 +25,8 @@ class Job:
     threads  the same at every site, because the order of summation depends on it
     weights  SHA-256 of the pretrained weights that a site must find by itself, because the frozen part of the
              network is not sent; empty if all of it is
+    columns  of a table, whose sums are exchanged before the run (see `column_sums.py`); empty in training
+    encoding of a table, made from those sums; None for images
     """
 
     config: RunConfig
@@ -32,6 +37,8 @@ class Job:
     sources: tuple[str, ...]
     threads: int
     weights: str = ""
+    columns: tuple[Column, ...] = ()
+    encoding: TableEncoding | None = None
 
     @classmethod
     def of(cls, setup: Setup) -> Job:
@@ -48,6 +55,7 @@ class Job:
             sources=federation.sources,
             threads=setup.workers.threads,
             weights=weights,
+            encoding=setup.encoding,
         )
 
     @property
@@ -59,19 +67,23 @@ class Job:
         return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).digest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to JSON values."""
-        return {**asdict(self), "config": config_values(self.config)}
+        """Convert to JSON values; what concerns tables only where there is one."""
+        values = {**asdict(self), "config": config_values(self.config)}
+        return {key: value for key, value in values.items() if value or key not in ("columns", "encoding")}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Job:
         """Read a job from JSON values; unknown keys are ignored."""
         names = {key: tuple(values[key]) for key in ("domains", "classes", "sources")}
+        described = values.get("encoding")
         return cls(
             config=RunConfig.from_mapping(values["config"]),
             run_id=require_safe_name(values["run_id"], "a run"),
             name=str(values["name"]),
             threads=int(values["threads"]),
             weights=str(values.get("weights", "")),
+            columns=read_columns(values.get("columns", [])),
+            encoding=None if described is None else read_encoding(described),
             **names,
         )
 

@@ -16,12 +16,15 @@ from unseen.config import RunConfig
 from unseen.data import DataSet
 from unseen.data.site_data import SiteSamples
 from unseen.data.sources import load_site, resolve_data_root
+from unseen.data.tables.site_table import SiteTableError
 from unseen.deploy.approvals import Approvals
+from unseen.deploy.column_sums import make_sums_experiment
 from unseen.deploy.flower.message import SiteMessage, pack_weights, to_arrays, to_tensor
 from unseen.deploy.job import Job
 from unseen.deploy.safe_names import require_safe_name, shown
 from unseen.deploy.site_policy import SitePolicy, read_policy
 from unseen.deploy.site_summary import SiteSummary
+from unseen.deploy.table_job import apply_encoding
 from unseen.devices import choose_device
 from unseen.engine import Experiment, RoundStart, Workspace
 from unseen.engine.experiment import EvaluationSet
@@ -76,11 +79,11 @@ class Site:
         try:
             request = replace(data_request(replace(config, data_root=None)), source=self.data)
             samples = load_site(self.name, request).without_small_classes(min_group)
+        except SiteTableError:
+            raise
         except UnseenError as error:
             log.error("%s", error)
             raise UnseenError("its data cannot be used; the reason is in the site's own log") from error
-        if samples.columns:
-            raise UsageError("its data is a table; federations across sites support images only so far")
         for note in samples.notes:
             log.info("%s", note)
         return samples
@@ -161,6 +164,10 @@ class SitePart:
             fractions=SplitFractions(validation=config.validation, test=config.test),
             seed=config.seed,
         )
+        protection = make_protection(config.protect, config.protect_settings)
+        if job.columns:
+            return make_sums_experiment(data, federation, protection, columns=job.columns, seed=config.seed)
+        data, target = apply_encoding(data, job.encoding)
         check_precision(config.precision, choose_device(config.device))
         method = make_method(config.method, config.settings)
         experiment, notes = make_experiment(
@@ -168,8 +175,9 @@ class SitePart:
             data,
             federation,
             method=method,
-            protection=make_protection(config.protect, config.protect_settings),
+            protection=protection,
             weights=self._weights(data),
+            target=target,
         )
         for note in notes:
             log.info("%s", note)

@@ -18,6 +18,7 @@ import numpy as np
 
 from unseen.data import DataSet
 from unseen.data.site_data import SiteSamples
+from unseen.deploy.table_summary import TableSummary, merge_columns, sort_numbers
 from unseen.errors import UnseenError
 from unseen.printable import is_printable
 from unseen.privacy import DisclosureEntry, DisclosureLog
@@ -26,6 +27,7 @@ from unseen.tasks import TASKS
 
 NAMES = "names of the site and of its classes"
 SHAPE = "shape of a sample, fingerprint of the data"
+COLUMNS = "names of table columns and the different texts in them"
 MOST_SAMPLES, MOST_CLASSES, LONGEST_NAME = 20_000_000, 100_000, 255
 MOST_SIDES, LARGEST_SAMPLE = 4, 2**30
 """Bounds of a site's summary: samples, classes and characters of a name; sides and numbers of a sample."""
@@ -38,6 +40,7 @@ class SiteSummary:
     counts    samples per class; for regression, in total
     shape     of a sample as it is stored
     measured  whether samples are measured values, not pixels of 8 bits
+    table     the columns of a table; None for images
     """
 
     task: str
@@ -46,6 +49,7 @@ class SiteSummary:
     shape: tuple[int, ...]
     fingerprint: str
     measured: bool = False
+    table: TableSummary | None = None
 
     @classmethod
     def of(cls, samples: SiteSamples) -> SiteSummary:
@@ -57,6 +61,7 @@ class SiteSummary:
             shape=tuple(samples.inputs.shape[1:]),
             fingerprint=samples.fingerprint,
             measured=bool(samples.inputs.dtype != np.uint8),
+            table=TableSummary.of(samples),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,6 +102,7 @@ class SiteSummary:
             shape=tuple(shape),
             fingerprint=str(fingerprint),
             measured=bool(measured),
+            table=TableSummary.from_dict(values.get("table"), tuple(classes)),
         )
 
 
@@ -117,7 +123,9 @@ def merge_classes(census: Census) -> tuple[str, ...]:
     orders = {facts.classes for facts in census.values()}
     if len(orders) == 1:
         return next(iter(orders))
-    return tuple(sorted({name for order in orders for name in order}))
+    names = {name for order in orders for name in order}
+    numeric = all(facts.table is not None and facts.table.numeric_target for facts in census.values())
+    return sort_numbers(names) if numeric else tuple(sorted(names))
 
 
 def make_placeholder_data(census: Census, *, name: str) -> DataSet:
@@ -126,7 +134,14 @@ def make_placeholder_data(census: Census, *, name: str) -> DataSet:
     first = census[domains[0]]
     for domain in domains[1:]:
         other = census[domain]
-        if (other.task, other.shape, other.measured) != (first.task, first.shape, first.measured):
+        if first.table and other.table and first.task != other.task:
+            raise UnseenError(
+                f"the target is read as {other.task} at site {domain} and as {first.task} at site "
+                f"{domains[0]}: choose with --task"
+            )
+        if first.table and other.table:
+            continue
+        if _form(other) != _form(first):
             raise UnseenError(
                 f"site {domain} has {other.task} on samples of shape {other.shape}, site {domains[0]} "
                 f"{first.task} on {first.shape}; all must be the same"
@@ -139,17 +154,26 @@ def make_placeholder_data(census: Census, *, name: str) -> DataSet:
         targets.append(np.repeat(np.arange(len(own)), own))
         domain_of.append(np.full(sum(own), number, dtype=np.int64))
     labels = np.concatenate(targets)
+    tables = {domain: table for domain in domains if (table := census[domain].table)}
+    columns, notes = merge_columns(tables, rows=len(labels)) if tables else ((), ())
+    shape = (len(columns),) if columns else first.shape
     kind = np.float32 if first.measured else np.uint8
     return DataSet(
         name=name,
         task=first.task,
-        inputs=np.broadcast_to(np.zeros((), dtype=kind), (len(labels), *first.shape)),
+        inputs=np.broadcast_to(np.zeros((), dtype=kind), (len(labels), *shape)),
         targets=labels.astype(np.int64 if classes else np.float32),
         domain_of=np.concatenate(domain_of),
         domains=domains,
         classes=classes,
         fingerprint=_fingerprint(census, classes),
+        columns=columns,
+        notes=notes,
     )
+
+
+def _form(facts: SiteSummary) -> tuple[object, ...]:
+    return facts.task, facts.shape, facts.measured, facts.table is not None
 
 
 def _fingerprint(census: Census, classes: tuple[str, ...]) -> str:
@@ -164,6 +188,9 @@ def census_disclosure(census: Census) -> list[Record]:
         names, about = "".join(facts.classes), 2 + len(facts.shape)
         left.add(site, [DisclosureEntry(NAMES, 1 + len(facts.classes), len((site + names).encode()))])
         left.add(site, [DisclosureEntry(SHAPE, about, 8 * about)])
+        if facts.table is not None:
+            texts = facts.table.texts
+            left.add(site, [DisclosureEntry(COLUMNS, len(texts), len("".join(texts).encode()))])
     return left.entries()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -35,6 +36,8 @@ from unseen.training import (
 if TYPE_CHECKING:
     from unseen.data.tables.encoding import TableEncoding
 
+TableFitter = Callable[[RunConfig, DataSet, Federation, Protection[Any]], tuple["TableEncoding", DataSet]]
+"""Fits the encoding of a raw table, and returns it with the encoded data."""
 SMALLEST_DEFAULT_BATCH = 4
 """The default batch size is lowered down to here for clients with few samples; smaller ones must be named."""
 
@@ -59,13 +62,20 @@ class Setup:
     weights: str = ""
 
 
-def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Progress = no_progress) -> Setup:
+def prepare_run(
+    config: RunConfig,
+    *,
+    data: DataSet | None = None,
+    progress: Progress = no_progress,
+    fit_table: TableFitter | None = None,
+) -> Setup:
     """Resolve a configuration into everything that a run needs.
 
     Cheap checks come first, so that a wrong name is reported before any data is decoded.
 
     data      samples already in memory, in place of those that the configuration names
     progress  called while data is being loaded
+    fit_table fits the encoding of a table whose rows are elsewhere
     """
     method, protection = check_names(config)
     asked, config = config.rounds, _cap_rounds(config, method)
@@ -91,11 +101,7 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
         federation = federation.pool()
     encoding = None
     if data.columns:
-        from unseen.data.tables.encoding import encode, fit_encoding
-
-        rows = [federation[position].train for position in range(len(federation))]
-        encoding = fit_encoding(data, rows, statistics=cast(Any, config.table_statistics))
-        data = encode(data, encoding)
+        encoding, data = (fit_table or fit_own_table)(config, data, federation, protection)
     config, batch_notes = _fit_batch_size(config, federation)
     check_augmentation(config, data, method)
 
@@ -155,6 +161,17 @@ def prepare_run(config: RunConfig, *, data: DataSet | None = None, progress: Pro
         notes=notes,
         weights=weights.fingerprint,
     )
+
+
+def fit_own_table(
+    config: RunConfig, data: DataSet, federation: Federation, protection: Protection[Any]
+) -> tuple[TableEncoding, DataSet]:
+    """Fit the encoding of a table in memory on the clients' training rows, and apply it."""
+    from unseen.data.tables.encoding import encode, fit_encoding
+
+    rows = [federation[position].train for position in range(len(federation))]
+    encoding = fit_encoding(data, rows, statistics=cast(Any, config.table_statistics))
+    return encoding, encode(data, encoding)
 
 
 def _cap_rounds(config: RunConfig, method: Method[Any]) -> RunConfig:

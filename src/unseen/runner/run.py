@@ -22,7 +22,7 @@ from unseen.report.png import to_png
 from unseen.runner.effort import with_effort
 from unseen.runner.finalize import finalize
 from unseen.runner.merging_checks import merging_plan
-from unseen.runner.prepare import Setup, prepare_run
+from unseen.runner.prepare import Setup, TableFitter, prepare_run
 from unseen.runner.start_record import now, start_record
 from unseen.runs.checkpoint import StateStore
 from unseen.runs.folder import RunFolder, default_folder
@@ -69,6 +69,7 @@ def run(
     data: DataSet | None = None,
     report: bool = True,
     engine: EngineMaker | None = None,
+    fit_table: TableFitter | None = None,
 ) -> RunResult:
     """Run (or, with `resume`, continue) the training that `config` describes, in the folder `out`.
 
@@ -76,13 +77,14 @@ def run(
     data       samples already in memory, in place of those that the configuration names
     report     whether the page is written; `unseen report` writes it later
     engine     factory of the engine, in place of those of this machine
+    fit_table  fits the encoding of a table whose rows are elsewhere
     """
     following, folder = CallbackList(callbacks), RunFolder(out)
     if not (resume and folder.holds_run):
         folder.require_free()
     elif config.precision == "auto":
         config = config.resolved(precision=RunConfig.load_recorded(folder.config).precision)
-    setup = prepare_run(config, data=data, progress=following.on_prepare)
+    setup = prepare_run(config, data=data, progress=following.on_prepare, fit_table=fit_table)
     torch.set_num_threads(setup.workers.threads)
     for note in setup.notes:
         following.on_note(note)

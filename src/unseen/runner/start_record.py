@@ -66,21 +66,24 @@ def start_record(setup: Setup, engine: Engine) -> dict[str, Any]:
             for client in clients
         ],
         "client_count": len(federation),
-        "left": [*disclosed_before_training(setup), *engine.beforehand],
+        "left": [*disclosed_before_training(setup, engine), *engine.beforehand],
         "held_out": setup.config.hold_out,
         **validation_domains(setup.config),
     }
 
 
-def disclosed_before_training(setup: Setup) -> list[dict[str, Any]]:
-    """List what clients disclose before the first round: counts, sums of tables, or the data itself."""
+def disclosed_before_training(setup: Setup, engine: Engine) -> list[dict[str, Any]]:
+    """List what clients disclose before the first round: counts, sums of tables, or the data itself.
+
+    An engine that has the sums of tables sent from elsewhere lists them itself.
+    """
     experiment, left = setup.experiment, DisclosureLog()
     federation, data = experiment.federation, experiment.original_data
     for position in range(len(federation)):
         client = federation[position]
         counted = 3 + len(client.domains) * len(data.classes)
         left.add(client.name, [DisclosureEntry(FACTS, counted, 8 * counted)])
-        if setup.encoding is not None:
+        if setup.encoding is not None and engine.holds_data:
             columns = setup.encoding.columns
             each = 4 * (len(columns) + 1) + sum(len(column.levels or ()) for column in columns)
             left.add(client.name, [DisclosureEntry(TABLE_SUMS, _PASSES * each, 8 * _PASSES * each)])

@@ -30,6 +30,7 @@ class RunFolder:
         self.checkpoint = self.checkpoints / "latest.safetensors"
         self.client_states = self.checkpoints / "clients"
         self.sites = self.checkpoints / "sites.json"
+        self.table = self.checkpoints / "table.json"
         self._lock = self.checkpoints / "lock"
 
     @property

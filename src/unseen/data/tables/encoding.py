@@ -15,70 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from unseen.data.dataset import Column, DataSet, Indices
+from unseen.data.tables.column_statistics import (
+    Statistics,
+    Values,
+    client_statistics,
+    means,
+    merge_statistics,
+    standard_deviations,
+)
 from unseen.errors import UnseenError, unknown_name
-
-Statistics = dict[str, npt.NDArray[Any]]
-
-
-def client_statistics(
-    data: DataSet, rows: Indices, *, about: npt.NDArray[np.float64] | None = None
-) -> Statistics:
-    """Sum some rows of a raw table: one entry per column, then the target.
-
-    count, missing       present and missing values
-    sum, square          sums of values and of squares, about given centres (default 0): a second round
-                         about the means of the first loses no digits, however large the values
-    levels:<column>      how often each level occurs
-    """
-    values = np.column_stack([data.inputs[rows].astype(np.float64), _target_values(data, rows)])
-    textual = [i for i, column in enumerate(data.columns) if column.levels is not None]
-    present = np.isfinite(values)
-    centred = np.where(present, values - (0.0 if about is None else about), 0.0)
-    centred[:, textual] = 0.0
-    statistics: Statistics = {
-        "count": present.sum(axis=0),
-        "missing": (~present).sum(axis=0),
-        "sum": centred.sum(axis=0),
-        "square": np.square(centred).sum(axis=0),
-    }
-    for i in textual:
-        codes = values[present[:, i], i].astype(np.int64)
-        levels = data.columns[i].levels or ()
-        statistics[f"levels:{data.columns[i].name}"] = np.bincount(codes, minlength=len(levels))
-    return statistics
-
-
-def merge_statistics(parts: Sequence[Statistics]) -> Statistics:
-    """Add up the statistics of several clients."""
-    merged = {key: value.copy() for key, value in parts[0].items()}
-    for part in parts[1:]:
-        for key, value in part.items():
-            merged[key] = merged[key] + value
-    return merged
-
-
-def means(statistics: Statistics, *, about: npt.NDArray[np.float64] | None = None) -> npt.NDArray[np.float64]:
-    """Compute the mean of every column, 0 where no value is present."""
-    mean: npt.NDArray[np.float64] = statistics["sum"] / np.maximum(statistics["count"], 1)
-    return mean if about is None else mean + about
-
-
-def standard_deviations(statistics: Statistics, mean: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Compute the std of every column from statistics about nearly its mean; 1 for a constant one."""
-    count = np.maximum(statistics["count"], 1)
-    variance = statistics["square"] / count - np.square(statistics["sum"] / count)
-    std = np.sqrt(np.maximum(variance, 0.0))
-    return np.where(std > 1e-12 * np.abs(mean), std, 1.0)
-
-
-def _target_values(data: DataSet, rows: Indices) -> npt.NDArray[np.float64]:
-    """Return the targets to scale; classes are not scaled and count as missing."""
-    if data.task_type.standardizes_targets:
-        return data.targets[rows].astype(np.float64)
-    return np.full(len(rows), np.nan)
-
-
-__all__ = ["TableEncoding", "client_statistics", "encode", "fit_encoding", "merge_statistics"]
 
 ScalingStatistics = Literal["federated", "local"]
 SCALINGS: tuple[ScalingStatistics, ...] = ("federated", "local")
@@ -151,6 +96,13 @@ class TableEncoding:
         mean, std = float(values.mean()), float(values.std())
         return mean, std if std > 1e-12 * abs(mean) else 1.0
 
+    def describe_scaling(self) -> str:
+        """Say by whose statistics numbers are scaled."""
+        return {
+            "federated": "numbers scaled by means and stds that the clients' sums gave together",
+            "local": "numbers scaled in every domain by that domain's own inputs, the held-out one's too",
+        }[self.statistics]
+
     def to_dict(self) -> dict[str, Any]:
         """Describe the encoding in plain JSON values."""
         return asdict(self)
@@ -173,13 +125,25 @@ def fit_encoding(
     data: DataSet, client_rows: Sequence[Indices], *, statistics: ScalingStatistics = "federated"
 ) -> TableEncoding:
     """Learn the encoding in two rounds of client sums: the means, then the squares about them."""
-    if statistics not in SCALINGS:
-        raise unknown_name("table statistics", statistics, SCALINGS)
     if not data.columns:
         raise ValueError(f"{data.name} is not a raw table: it has no columns to encode")
     first = merge_statistics([client_statistics(data, rows) for rows in client_rows])
     centres = means(first)
     second = merge_statistics([client_statistics(data, rows, about=centres) for rows in client_rows])
+    return make_encoding(data, first, second, centres=centres, statistics=statistics)
+
+
+def make_encoding(
+    data: DataSet,
+    first: Statistics,
+    second: Statistics,
+    *,
+    centres: Values,
+    statistics: ScalingStatistics = "federated",
+) -> TableEncoding:
+    """Make the encoding from the sums of all clients, about zero and about the centres that those gave."""
+    if statistics not in SCALINGS:
+        raise unknown_name("table statistics", statistics, SCALINGS)
     mean = means(second, about=centres)
     std = standard_deviations(second, mean)
     width = len(data.columns)
@@ -204,7 +168,7 @@ def fit_encoding(
 
 def encode(data: DataSet, encoding: TableEncoding) -> DataSet:
     """Encode a raw table; regression targets are standardized. The fingerprint stays the raw table's."""
-    raw = _align(data, encoding.columns)
+    raw = align_columns(data, encoding.columns)
     inputs = np.empty((len(data), len(encoding.feature_names)), dtype=np.float32)
     for domain in data.domains:
         rows = data.indices(domain)
@@ -214,15 +178,16 @@ def encode(data: DataSet, encoding: TableEncoding) -> DataSet:
         targets = ((targets.astype(np.float64) - encoding.target_mean) / encoding.target_std).astype(
             np.float32
         )
-    how = {
-        "federated": "numbers scaled by means and stds that the clients' sums gave together",
-        "local": "numbers scaled in every domain by that domain's own inputs, the held-out one's too",
-    }[encoding.statistics]
-    return replace(data, inputs=inputs, targets=targets, columns=(), notes=(*data.notes, how))
+    return replace(
+        data, inputs=inputs, targets=targets, columns=(), notes=(*data.notes, encoding.describe_scaling())
+    )
 
 
-def _align(data: DataSet, columns: tuple[Column, ...]) -> npt.NDArray[Any]:
-    """Return raw inputs in the order and the level numbers of `columns`, matched by name."""
+def align_columns(data: DataSet, columns: tuple[Column, ...]) -> npt.NDArray[Any]:
+    """Return raw inputs in the order and the level numbers of `columns`, matched by name.
+
+    A column without any level is one without any value, of whatever kind the others have.
+    """
     if data.columns == columns:
         return data.inputs
     own = {column.name: (i, column.levels) for i, column in enumerate(data.columns)}
@@ -231,6 +196,8 @@ def _align(data: DataSet, columns: tuple[Column, ...]) -> npt.NDArray[Any]:
         if column.name not in own:
             raise unknown_name(f"column of {data.name} (the encoding needs it)", column.name, own)
         i, levels = own[column.name]
+        if levels == ():
+            continue
         if (levels is None) != (column.levels is None):
             expected, found = ("numbers", "text") if column.levels is None else ("text", "numbers")
             raise UnseenError(

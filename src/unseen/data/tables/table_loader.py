@@ -6,13 +6,14 @@ Scaling and one-hot columns come later (`encoding`), once it is known which doma
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from unseen.data.dataset import Column, DataSet
 from unseen.data.formats import FORMATS, DataFormat
+from unseen.data.site_data import SiteSamples
 from unseen.data.sources import DataRequest
 from unseen.data.tables.table_reader import (
     TABLE_SUFFIXES,
@@ -26,6 +27,9 @@ from unseen.data.tables.table_reader import (
 )
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.tasks import TASKS
+
+if TYPE_CHECKING:
+    from unseen.data.validate import DataCheck
 
 MOST_CLASSES_OF_INTEGERS = 20
 
@@ -45,12 +49,24 @@ class TableFormat(DataFormat):
         """Load all rows that have a domain and a target."""
         return load_table(request.path, request)
 
+    def load_site(self, site: str, request: DataRequest) -> SiteSamples:
+        """Load a site's rows of its own table."""
+        from unseen.data.tables.site_table import load_site_table
+
+        return load_site_table(site, request)
+
+    def check_site(self, site: str, request: DataRequest) -> DataCheck:
+        """Check the table of a site; which column is the target, jobs say."""
+        from unseen.data.tables.site_table import check_site_table
+
+        return check_site_table(site, request)
+
 
 def load_table(path: Path, request: DataRequest) -> DataSet:
     """Load a CSV or Parquet file; rows without a domain or a target are left out with a note."""
     table = read_arrow(path)
     _check_request(path, table, request)
-    task = request.task or _decide_task(table[request.target_column])
+    task = request.task or decide_task(table[request.target_column])
     table, notes = _complete_rows(path, table, request)
     domain_of, domains = level_numbers(table[request.domain_column])
     if _are_mostly_different(len(domains), table.num_rows):
@@ -58,10 +74,8 @@ def load_table(path: Path, request: DataRequest) -> DataSet:
             f"{path}: column {request.domain_column!r} would make {len(domains)} domains of {table.num_rows} "
             "rows; name another one with --domain-column"
         )
-    targets, classes = _read_target(path, table, request.target_column, task)
-    if request.task is None and _is_integer(table[request.target_column]):
-        read_as = f"{len(classes)} classes" if classes else "a quantity (regression)"
-        notes.append(f"target {request.target_column!r} read as {read_as}; --task changes that")
+    targets, classes = read_target(path, table, request.target_column, task)
+    notes += explain_target(table, request, classes)
     columns, inputs, column_notes = _read_features(
         path, table.drop_columns([request.domain_column, request.target_column])
     )
@@ -127,18 +141,27 @@ def _are_mostly_different(groups: int, rows: int) -> bool:
     return groups > max(MOST_CLASSES_OF_INTEGERS, rows / 2)
 
 
-def _decide_task(target: Any) -> str:
+def decide_task(target: Any) -> str:
     """Choose the task: texts, booleans and few different integers are classes, all else is a quantity."""
     from pyarrow import types
 
     if is_text(target) or types.is_boolean(target.type):
         return "classification"
-    if _is_integer(target) and len(level_numbers(target)[1]) <= MOST_CLASSES_OF_INTEGERS:
+    if is_integer(target) and len(level_numbers(target)[1]) <= MOST_CLASSES_OF_INTEGERS:
         return "classification"
     return "regression"
 
 
-def _is_integer(array: Any) -> bool:
+def explain_target(table: Any, request: DataRequest, classes: tuple[str, ...]) -> list[str]:
+    """Say how whole numbers in the target column were read, unless the user chose the task."""
+    if request.task is not None or not is_integer(table[request.target_column]):
+        return []
+    read_as = f"{len(classes)} classes" if classes else "a quantity (regression)"
+    return [f"target {request.target_column!r} read as {read_as}; --task changes that"]
+
+
+def is_integer(array: Any) -> bool:
+    """Check whether a column contains whole numbers."""
     from pyarrow import types
 
     return bool(types.is_integer(array.type))
@@ -149,9 +172,7 @@ def _complete_rows(path: Path, table: Any, request: DataRequest) -> tuple[Any, l
     import pyarrow
 
     has_domain = level_numbers(table[request.domain_column])[0] >= 0
-    target = table[request.target_column]
-    values = numbers(target)
-    has_target = level_numbers(target)[0] >= 0 if values is None else np.isfinite(finite(values)[0])
+    has_target = find_targets(table[request.target_column])
     keep = has_domain & has_target
     if not keep.any():
         raise UnseenError(
@@ -167,7 +188,16 @@ def _complete_rows(path: Path, table: Any, request: DataRequest) -> tuple[Any, l
     return table.filter(pyarrow.array(keep)), [note]
 
 
-def _read_target(path: Path, table: Any, name: str, task: str) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
+def find_targets(target: Any) -> npt.NDArray[np.bool_]:
+    """Find the rows that have a usable target."""
+    values = numbers(target)
+    if values is None:
+        return level_numbers(target)[0] >= 0
+    return np.isfinite(finite(values)[0])
+
+
+def read_target(path: Path, table: Any, name: str, task: str) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
+    """Read class numbers and their names, or quantities."""
     if TASKS[task].has_classes:
         codes, classes = level_numbers(table[name])
         if _are_mostly_different(len(classes), table.num_rows):

@@ -75,6 +75,8 @@ def _read_parquet(path: Path) -> Any:
 
 Floats = npt.NDArray[np.float32]
 MISSING_WORDS = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "?")
+EMPTY, ROW_NUMBERS = "empty", "row numbers without a name"
+"""Reasons why a column has nothing to learn from; any other is about values that cannot be used."""
 MOST_LEVELS = 100
 FEW_LEVELS = 10
 MICROSECONDS_A_DAY = 86_400_000_000
@@ -124,19 +126,26 @@ def is_text(array: Any) -> bool:
 def read_column(name: str, array: Any) -> tuple[Column, Floats, str] | str:
     """Return a feature column, its raw values and a note (or ""); only a reason if it cannot be used."""
     if not name or name.startswith("__index_level_"):
-        return "row numbers without a name"
+        return ROW_NUMBERS
     values = numbers(array)
     if values is not None and not np.isnan(values).all():
         raw, broken = finite(values)
         note = f"column {name!r}: {broken} values are not finite and count as missing" if broken else ""
         return Column(name), raw, note
     if not is_text(array):
-        return f"unusable type {array.type}" if values is None and array.null_count < len(array) else "empty"
+        return f"unusable type {array.type}" if values is None and array.null_count < len(array) else EMPTY
     codes, levels = level_numbers(array, MISSING_WORDS)
-    if len(levels) > MOST_LEVELS or len(levels) > max(FEW_LEVELS, len(array) / 2):
-        return f"{len(levels)} different texts in {len(array)} rows, like an identifier"
+    if reason := like_identifier(len(levels), rows=len(array)):
+        return reason
     raw = np.where(codes < 0, np.nan, codes).astype(np.float32)
-    return (Column(name, levels), raw, "") if levels else "empty"
+    return (Column(name, levels), raw, "") if levels else EMPTY
+
+
+def like_identifier(levels: int, *, rows: int) -> str:
+    """Explain why a column of so many different texts tells rows apart instead of grouping them, or ""."""
+    if levels > MOST_LEVELS or levels > max(FEW_LEVELS, rows / 2):
+        return f"{levels} different texts in {rows} rows, like an identifier"
+    return ""
 
 
 def finite(values: npt.NDArray[np.float64]) -> tuple[Floats, int]:
