@@ -97,8 +97,9 @@ class Approvals:
 def describe_job(job: Job) -> str:
     """Say in one line what a person is asked to approve."""
     config = job.config
+    sums = f"sums of {len(job.columns)} table columns, before " if job.columns else ""
     return (
-        f"{config.method} with protection {config.protect}, {config.rounds} rounds, model "
+        f"{sums}{config.method} with protection {config.protect}, {config.rounds} rounds, model "
         f"{shown(config.model)}, sources {shown(job.sources)}, held out {shown(config.hold_out)}"
     )
 

@@ -26,6 +26,7 @@ from unseen.data.tables.column_statistics import (
     sum_columns,
     to_vector,
     vector_length,
+    without_small_groups,
 )
 from unseen.data.tables.encoding import align_columns
 from unseen.data.transforms import Normalize
@@ -51,6 +52,7 @@ class ColumnSums(Method[Settings]):
 
     columns  of the table, with the levels of all sites
     exact    whether sums are sent as whole numbers, for a protection that adds them up
+    min_group  values that fewer rows of a client have count as missing
     """
 
     name = "column-sums"
@@ -61,9 +63,9 @@ class ColumnSums(Method[Settings]):
     merges: ClassVar[Mapping[str, Reduction]] = {TABLE_SUMS: "sum"}
     beyond_losses = "it sends sums over the columns of its samples"
 
-    def __init__(self, columns: Sequence[Column], *, exact: bool) -> None:
+    def __init__(self, columns: Sequence[Column], *, exact: bool, min_group: int = 1) -> None:
         super().__init__(Settings())
-        self.columns, self.exact = tuple(columns), exact
+        self.columns, self.exact, self.min_group = tuple(columns), exact, min_group
 
     def describe_extras(self, module: nn.Module) -> Mapping[str, Tensor]:
         """Describe the vector that a client sends."""
@@ -77,9 +79,8 @@ class ColumnSums(Method[Settings]):
         inputs, targets = batch.inputs.double().numpy(), batch.targets.double().numpy()
         if not work.train.task_type.standardizes_targets:
             targets = np.full(len(inputs), np.nan)
-        found = sum_columns(
-            np.column_stack([inputs, targets]), self.columns, about=self._centres(work.received)
-        )
+        values = without_small_groups(np.column_stack([inputs, targets]), self.columns, self.min_group)
+        found = sum_columns(values, self.columns, about=self._centres(work.received))
         sent = torch.from_numpy(to_vector(found, self.columns, exact=self.exact))
         return replace(work.update(extras={TABLE_SUMS: sent}), loss=0.0)
 
@@ -118,16 +119,18 @@ def make_sums_experiment(
     *,
     columns: Sequence[Column],
     seed: int,
+    min_group: int = 1,
 ) -> Experiment:
     """Build the exchange as an experiment, on a site's own rows or on the coordinator's placeholder.
 
-    columns  of all sites together; the site's own are brought into their order and level numbers
+    columns    of all sites together; the site's own are brought into their order and level numbers
+    min_group  the smallest group of rows that the site allows to be summed
     """
     columns = tuple(columns)
     return Experiment(
         data=replace(data, inputs=align_columns(data, columns), columns=columns),
         federation=federation,
-        method=ColumnSums(columns, exact=protection.seals),
+        method=ColumnSums(columns, exact=protection.seals, min_group=min_group),
         network=build_model("linear", InputSpec((1,), 1), seed=0),
         plan=LocalTrainingConfig(epochs=1, batch_size=1, lr=1.0, momentum=0.0, rounds=SECOND_PASS),
         prepare=Preprocessor(normalize=Normalize(), classes=len(data.classes)),

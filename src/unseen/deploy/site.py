@@ -16,7 +16,7 @@ from unseen.config import RunConfig
 from unseen.data import DataSet
 from unseen.data.site_data import SiteSamples
 from unseen.data.sources import load_site, resolve_data_root
-from unseen.data.tables.site_table import SiteTableError
+from unseen.data.tables.site_table import SiteTableError, without_small_levels
 from unseen.deploy.approvals import Approvals
 from unseen.deploy.column_sums import make_sums_experiment
 from unseen.deploy.flower.message import SiteMessage, pack_weights, to_arrays, to_tensor
@@ -39,6 +39,7 @@ from unseen.privacy import make_protection
 from unseen.privacy.answer_journal import FileJournal, own_secret
 from unseen.runner.experiment_setup import make_experiment
 from unseen.runner.prepare import data_request, partition_config
+from unseen.runner.start_record import TABLE_SUMS
 from unseen.runs.checkpoint import StateStore, protection_key
 from unseen.runs.records import plain
 from unseen.training import Update, check_precision, reason_to_reject
@@ -74,11 +75,12 @@ class Site:
     def samples(self, config: RunConfig, *, min_group: int = 1) -> SiteSamples:
         """Load the samples as the job asks; details of unreadable files stay in the site's log.
 
-        min_group  classes with fewer samples are left out
+        min_group  classes with fewer samples are left out, and texts in fewer rows of a table
         """
         try:
             request = replace(data_request(replace(config, data_root=None)), source=self.data)
             samples = load_site(self.name, request).without_small_classes(min_group)
+            samples = without_small_levels(samples, min_group)
         except SiteTableError:
             raise
         except UnseenError as error:
@@ -166,7 +168,15 @@ class SitePart:
         )
         protection = make_protection(config.protect, config.protect_settings)
         if job.columns:
-            return make_sums_experiment(data, federation, protection, columns=job.columns, seed=config.seed)
+            self.policy.check_kinds([TABLE_SUMS])
+            return make_sums_experiment(
+                data,
+                federation,
+                protection,
+                columns=job.columns,
+                seed=config.seed,
+                min_group=self.policy.min_group,
+            )
         data, target = apply_encoding(data, job.encoding)
         check_precision(config.precision, choose_device(config.device))
         method = make_method(config.method, config.settings)

@@ -63,7 +63,7 @@ class SitePolicy:
     protections  of these, a job must use at least one
     evaluate     splits on which the model may be evaluated
     min_group    the smallest group: of a class's samples in the census, of an evaluated split, of a client's
-                 training samples, of the samples behind one update
+                 training samples, of the samples behind one update, of the rows behind a sum of a table
     max_rounds   the largest number of rounds of a job
     confirm      whether a person at the site must approve every job
     """
@@ -91,7 +91,7 @@ class SitePolicy:
             raise _refusal(f"{config.rounds} rounds", "max_rounds", self.max_rounds)
         self._check_values(method, protection)
         if (head := make_starting_head(config.head, method)) is not None:
-            self._check_kinds(head.traits.sends)
+            self.check_kinds(head.traits.sends)
         self._check_protections(config.protect, protection)
 
     def _check_values(self, method: Method[Any], protection: Protection[Any]) -> None:
@@ -105,9 +105,10 @@ class SitePolicy:
                 f"refused by the site's policy: method {method.name!r} sends {' and '.join(single)}, and "
                 f"nothing of single samples may leave ({POLICY}: samples = false)"
             )
-        self._check_kinds((*method.sends, *protection.sends))
+        self.check_kinds((*method.sends, *protection.sends))
 
-    def _check_kinds(self, kinds: Sequence[str]) -> None:
+    def check_kinds(self, kinds: Sequence[str]) -> None:
+        """Refuse a job that would have values of other kinds leave."""
         refused = [kind for kind in kinds if self.values and kind not in self.values]
         if refused:
             raise _refusal(f"sending {refused[0]!r}", "values", self.values)
@@ -263,7 +264,8 @@ protections = []
 evaluate = ["validation", "{VALIDATION_DOMAIN}", "test", "target"]
 
 # The smallest group. Classes with fewer samples take no part: they are neither counted nor trained on.
-# Smaller splits are not evaluated, and no update rests on fewer samples.
+# Smaller splits are not evaluated, and no update rests on fewer samples. In tables, a text that fewer rows
+# have is neither named nor counted, and a column with fewer values is not summed.
 min_group = 5
 
 # The largest number of rounds of one job.

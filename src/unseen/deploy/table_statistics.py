@@ -72,11 +72,14 @@ class SiteTables:
         self, config: RunConfig, data: DataSet, federation: Federation, guard: Protection[Any]
     ) -> TableEncoding:
         """Ask for the sums in two passes: about zero, then about the means of all rows."""
-        config = config.resolved(
-            task=data.task, protect=guard.name, protect_settings=dict(vars(guard.settings))
+        asked = config.resolved(
+            task=data.task,
+            rounds=SECOND_PASS,
+            protect=guard.name,
+            protect_settings=dict(vars(guard.settings)),
         )
         job = Job(
-            config=for_sites(config),
+            config=for_sites(asked),
             run_id=secrets.token_hex(6),
             name=data.name,
             domains=data.domains,
@@ -102,13 +105,18 @@ def choose_protection(protection: Protection[Any], data: DataSet) -> tuple[Prote
     reason = protection.incompatibility(ColumnSums(data.columns, exact=protection.seals).traits)
     if reason is None:
         return protection, ()
-    if protection.seals:
+    summing = [
+        part
+        for part in getattr(protection, "parts", ())
+        if part.seals and part.incompatibility(ColumnSums(data.columns, exact=True).traits) is None
+    ]
+    if protection.seals and not summing:
         raise UsageError(f"--protect {protection.name} does not support tables at sites: {reason}")
+    how = f"with --protect {summing[0].name} alone" if summing else "as they are"
     note = (
-        f"sums of table columns were sent as they are: they are outside of what --protect {protection.name} "
-        "guarantees"
+        f"sums of table columns were sent {how}: the noise of --protect {protection.name} does not cover them"
     )
-    return make_protection("none"), (note,)
+    return summing[0] if summing else make_protection("none"), (note,)
 
 
 class SumsExchange:

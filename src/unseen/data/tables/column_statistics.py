@@ -46,6 +46,20 @@ def sum_columns(values: Values, columns: Sequence[Column], *, about: Values | No
     return statistics
 
 
+def without_small_groups(values: Values, columns: Sequence[Column], least: int) -> Values:
+    """Treat as missing what fewer than `least` rows have: a sum or a count over them would tell of each."""
+    kept = values.copy()
+    for i in range(kept.shape[1]):
+        present = np.isfinite(values[:, i])
+        if i < len(columns) and columns[i].levels is not None:
+            codes = np.where(present, values[:, i], 0).astype(np.int64)
+            rare = np.bincount(codes[present], minlength=1) < least
+            kept[present & rare[np.where(present, codes, 0)], i] = np.nan
+        elif np.count_nonzero(present) < least:
+            kept[:, i] = np.nan
+    return kept
+
+
 def client_statistics(data: DataSet, rows: Indices, *, about: Values | None = None) -> Statistics:
     """Sum some rows of a raw table and their targets; classes are not scaled and count as missing."""
     scaled = data.task_type.standardizes_targets

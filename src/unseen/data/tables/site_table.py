@@ -6,6 +6,7 @@ values cannot be used here (an identifier, a nested type) is named, and left out
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,30 @@ def load_site_table(site: str, request: DataRequest) -> SiteSamples:
         unused=unused,
         numeric_target=_is_number(table[target]),
     )
+
+
+def without_small_levels(samples: SiteSamples, least: int) -> SiteSamples:
+    """Treat texts that fewer than `least` rows have as missing: they are neither named nor counted."""
+    columns, inputs, hidden = list[Column](), samples.inputs, list[str]()
+    for i, column in enumerate(samples.columns):
+        if column.levels is None:
+            columns.append(column)
+            continue
+        present = np.isfinite(inputs[:, i])
+        codes = np.where(present, inputs[:, i], 0).astype(np.int64)
+        counts = np.bincount(codes[present], minlength=len(column.levels))
+        kept = [number for number, count in enumerate(counts) if count >= least]
+        columns.append(Column(column.name, tuple(column.levels[number] for number in kept)))
+        if len(kept) < len(column.levels):
+            renumbered = np.full(max(len(column.levels), 1), np.nan, dtype=np.float32)
+            renumbered[kept] = np.arange(len(kept))
+            inputs = inputs.copy() if inputs is samples.inputs else inputs
+            inputs[:, i] = np.where(present, renumbered[codes], np.nan)
+            hidden.append(column.name)
+    if not hidden:
+        return samples
+    note = f"texts in fewer than {least} rows count as missing in columns {', '.join(hidden)}"
+    return replace(samples, columns=tuple(columns), inputs=inputs, notes=(*samples.notes, note))
 
 
 def check_site_table(site: str, request: DataRequest) -> DataCheck:
