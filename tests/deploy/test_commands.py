@@ -17,7 +17,6 @@ from real_commands import PATIENCE, Commands, processes_that_mention
 from tiny_sites import SITES, TINY, make_images, tiny_job, write_policy
 
 from unseen.deploy.coordinator_home import CoordinatorHome
-from unseen.deploy.flower.prefork import write_launchers
 from unseen.deploy.flower.processes import Process, free_port, start_supernode, stop_process
 from unseen.deploy.invitation import Invitation
 from unseen.deploy.keys import site_key
@@ -56,7 +55,6 @@ def strangers(federation: Commands) -> Iterator[dict[str, tuple[Process, Path]]]
     folder = federation.folder
     home = CoordinatorHome.load(folder / "federation")
     other = make_certificates(folder / "other-authority", ["127.0.0.1"])
-    write_launchers(folder / "no-warm")
     found: dict[str, tuple[Process, Path]] = {}
     try:
         for name, ca in (

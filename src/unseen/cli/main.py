@@ -19,6 +19,7 @@ from unseen.cli.options import PluginOption
 from unseen.cli.predict_command import export_command, predict_command
 from unseen.cli.report_command import report_command
 from unseen.cli.reproduce_command import reproduce_command
+from unseen.cli.site_command import approve_command, ledger_app
 from unseen.cli.train_command import train_command
 from unseen.cli.up_command import up_command
 from unseen.errors import UnseenError
@@ -47,8 +48,10 @@ for _name, _command in (
     ("join", join_command),
     ("status", status_command),
     ("app", app_command),
+    ("approve", approve_command),
 ):
     app.command(_name, rich_help_panel="Federation across machines")(_command)
+app.add_typer(ledger_app, name="ledger", rich_help_panel="Federation across machines")
 app.add_typer(list_app, name="list")
 app.add_typer(data_app, name="data")
 

@@ -58,7 +58,7 @@ class Approvals:
 
     def all(self) -> list[Approval]:
         """List every job that was asked for, in the order of their names."""
-        found = (self.get(path.stem) for path in sorted(self.folder.glob("*.json")))
+        found = (self.get(path.stem) for path in sorted(self.folder.glob("[!.]*.json")))
         return [approval for approval in found if approval is not None]
 
     def decide(self, run: str, state: State) -> Approval:

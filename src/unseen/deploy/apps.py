@@ -7,15 +7,22 @@ SuperNode (`--node-config`), never from the coordinator.
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from flwr.app import Context, Message
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from unseen.deploy.flower.compat import exit_with_parent, require_flower
+from unseen.deploy.flower.compat import APP_ERROR, exit_with_parent, require_flower
 from unseen.errors import UnseenError
+from unseen.printable import printable
 
+if TYPE_CHECKING:
+    from unseen.deploy.site import Site
+
+log = logging.getLogger("unseen.site")
 require_flower()
 server_app = ServerApp()
 client_app = ClientApp()
@@ -49,23 +56,47 @@ def coordinate_job(grid: Grid, context: Context) -> None:
     events.ended()
 
 
-def _answer(message: Message, context: Context) -> Message:
-    from unseen.deploy.flower.message import from_flower_record, to_flower_record
+def answer_message(message: Message, context: Context) -> Message:
+    """Answer a message at a site; what is sent is first written to the site's ledger."""
+    from unseen.deploy.flower.message import SiteMessage, from_flower_record, to_flower_record
     from unseen.deploy.ledger import append_entry
-    from unseen.deploy.site import Site
 
     exit_with_parent()
+    site = _site(context)
+    question = SiteMessage()
+    try:
+        question = from_flower_record(message.content)
+    except Exception as error:
+        said = f"a message could not be read ({printable(str(error))})"
+        log.error("%s", said)
+        answer = SiteMessage({"site": site.name, "error": said})
+    else:
+        answer = site.answer(question)
+    append_entry(site.home, question, answer, key=site.key)
+    return Message(to_flower_record(answer), reply_to=message)
+
+
+def refuse_message(message: Message, context: Context, reason: str) -> Message:
+    """Refuse a message; the site's log and ledger say why."""
+    from unseen.deploy.ledger import append_refusal
+
+    exit_with_parent()
+    site = _site(context)
+    log.error("%s", reason)
+    append_refusal(site.home, "foreign app", reason, key=site.key)
+    return Message(Error(APP_ERROR, reason), reply_to=message)
+
+
+def _site(context: Context) -> Site:
+    from unseen.deploy.site import Site
+
     node = context.node_config
     for key in ("site", "data", "home"):
         if key not in node:
             raise UnseenError(f"this SuperNode's --node-config lacks {key!r}; start it with `unseen join`")
-    site = Site(str(node["site"]), str(node["data"]), Path(str(node["home"])))
-    question = from_flower_record(message.content)
-    answer = site.answer(question)
-    append_entry(site.home, question, answer)
-    return Message(to_flower_record(answer), reply_to=message)
+    return Site(str(node["site"]), str(node["data"]), Path(str(node["home"])))
 
 
-client_app.query()(_answer)
-client_app.train()(_answer)
-client_app.evaluate()(_answer)
+client_app.query()(answer_message)
+client_app.train()(answer_message)
+client_app.evaluate()(answer_message)

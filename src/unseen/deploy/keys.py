@@ -6,9 +6,13 @@ import base64
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unseen.deploy.tls import PRIVATE, PUBLIC, require_cryptography, write_new
 from unseen.errors import UnseenError, UsageError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import ec
 
 CURVES = ("secp256r1", "secp384r1", "secp521r1")
 """Curves that Flower accepts."""
@@ -52,6 +56,65 @@ def _make(key: SiteKey, site: str) -> None:
     key.private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_new(key.private, private, mode=PRIVATE)
     write_new(key.public, public + f" {site}\n".encode(), mode=PUBLIC)
+
+
+@dataclass(frozen=True)
+class PrivateKey:
+    """A loaded private key and the line of its public key."""
+
+    secret: ec.EllipticCurvePrivateKey
+    line: str
+
+
+def load_private_key(path: Path) -> PrivateKey:
+    """Load a private key of a site (or of the coordinator) from its file."""
+    require_cryptography()
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    try:
+        content = path.read_bytes()
+        load = (
+            serialization.load_ssh_private_key
+            if b"OPENSSH" in content[:64]
+            else serialization.load_pem_private_key
+        )
+        secret = load(content, password=None)
+    except OSError as error:
+        raise UnseenError(f"cannot read the private key {path}: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
+        raise UnseenError(f"{path} is not a private key of Unseen; restore it from a copy") from error
+    if not isinstance(secret, ec.EllipticCurvePrivateKey):
+        raise UnseenError(f"{path} is not an elliptic-curve key of Unseen; restore it from a copy")
+    public = secret.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    return PrivateKey(secret, public.decode())
+
+
+def sign(key: PrivateKey, content: bytes) -> bytes:
+    """Sign bytes: ECDSA with SHA-384."""
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    return key.secret.sign(content, ec.ECDSA(hashes.SHA384()))
+
+
+def verify_signature(line: str, content: bytes, signature: bytes) -> bool:
+    """Check a signature of `sign` against a public key, given as its line; False for anything unusable."""
+    require_cryptography()
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    try:
+        key = serialization.load_ssh_public_key(line.encode())
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            return False
+        key.verify(signature, content, ec.ECDSA(hashes.SHA384()))
+    except (ValueError, UnsupportedAlgorithm, InvalidSignature):
+        return False
+    return True
 
 
 def read_public_key(given: str) -> str:

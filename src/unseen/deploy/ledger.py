@@ -1,6 +1,7 @@
 """A site's disclosure ledger: one line per answer, with each kind of value that left and its bytes.
 
-It is written at the site by the sending process, before the answer is sent.
+It is written at the site by the sending process, before the answer is sent, and every line is chained to the
+one before and signed (`ledger_chain.py`).
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unseen.deploy.ledger_chain import LEDGER, append_line
+from unseen.printable import printable
 from unseen.report.formatting import format_bytes
 
 if TYPE_CHECKING:
     from unseen.deploy.flower.message import SiteMessage
 
-LEDGER = "sent.jsonl"
 HEADERS = {
     "census": "site's name, class names, number of samples of each, shape and fingerprint of data",
     "train": "number of samples, training loss, counts, diagnostics",
@@ -28,8 +30,8 @@ HEADERS = {
 ARRAYS = {"evaluate": "counts and loss sums that metrics follow from"}
 
 
-def append_entry(home: Path, request: SiteMessage, answer: SiteMessage) -> None:
-    """Append a line for an answer that is about to be sent."""
+def append_entry(home: Path, request: SiteMessage, answer: SiteMessage, *, key: Path | None = None) -> None:
+    """Append a line for an answer that is about to be sent; `key` is the site's private key."""
     values = disclosed_bytes(request, answer)
     header = request.header
     line = {
@@ -42,8 +44,18 @@ def append_entry(home: Path, request: SiteMessage, answer: SiteMessage) -> None:
         "error": answer.header.get("error"),
         "notice": header.get("notice"),
     }
-    with (home / LEDGER).open("a", encoding="utf-8") as file:
-        file.write(json.dumps({key: value for key, value in line.items() if value is not None}) + "\n")
+    append_line(home, {name: value for name, value in line.items() if value is not None}, key=key)
+
+
+def append_refusal(home: Path, what: str, reason: str, *, key: Path | None = None) -> None:
+    """Append a line for something that was refused before it could ask for anything."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    sent = {"message of an error": len(reason.encode())}
+    append_line(
+        home,
+        {"time": now, "ask": what, "values": sent, "bytes": sum(sent.values()), "error": reason},
+        key=key,
+    )
 
 
 def disclosed_bytes(request: SiteMessage, answer: SiteMessage) -> dict[str, int]:
@@ -97,9 +109,9 @@ ACTIONS = {
 def describe_entry(line: Mapping[str, Any]) -> Iterator[str]:
     """Describe an entry in sentences for the site's log."""
     if "notice" in line:
-        yield f"the coordinator says: {line['notice']}"
+        yield f"the coordinator says: {printable(str(line['notice']))}"
     if "error" in line:
-        yield f"request failed: {line['error']}"
+        yield f"request failed: {printable(str(line['error']))}"
         return
     place = f"round {line['round']}: " if "round" in line else ""
     sent = ", ".join(f"{kind} {format_bytes(number)}" for kind, number in line["values"].items())

@@ -55,6 +55,12 @@ class Site:
     data: str
     home: Path
 
+    @property
+    def key(self) -> Path | None:
+        """The site's private key; None without one, as on a line without TLS."""
+        path = self.home / f"{self.name}.key"
+        return path if path.exists() else None
+
     def journal(self, job: Job) -> FileJournal:
         """Return the journal of what this site has answered in a run."""
         return FileJournal(self.home / "answered" / f"{quote(job.run_id, safe='')}.jsonl")

@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from unseen.deploy.approvals import Approval, Approvals
 from unseen.deploy.flower.compat import CONNECTED_LOG, REFUSED_LOG
-from unseen.deploy.flower.prefork import write_launchers
 from unseen.deploy.flower.processes import Process, start_prefork, start_supernode, stop_process
 from unseen.deploy.invitation import Invitation
 from unseen.deploy.keys import SiteKey, fingerprint, site_key
@@ -106,10 +106,10 @@ class Connection:
 
     def __init__(self, home: SiteHome, data: str, say: Say) -> None:
         self.home, self.data, self.say = home, data, say
-        self.ledger = Ledger(home.path)
+        self.ledger, self._approvals = Ledger(home.path), Approvals(home.path)
+        self._told: set[Approval] = set()
         self._warm_folder = home.path / "warm"
         self._warm: Process | None = None
-        write_launchers(self._warm_folder)
 
     def __enter__(self) -> Connection:
         return self
@@ -147,9 +147,20 @@ class Connection:
                         break
                 for words in (words for line in self.ledger.new() for words in describe_entry(line)):
                     self.say(words)
+                self._tell_waiting()
         finally:
             stop_process(process)
         return None if connected else _reason(home, _log_from(home, start))
+
+    def _tell_waiting(self) -> None:
+        """Say once for every job that it waits for a person."""
+        waiting = {one for one in self._approvals.all() if one.state == "waiting"}
+        for one in sorted(waiting - self._told, key=lambda one: one.run):
+            self.say(
+                f"job {one.run} waits for a person: {one.summary}\n"
+                f"    unseen approve {one.run} --home {self.home.path}    (or with --deny)"
+            )
+        self._told = waiting
 
     def _let_in(self) -> None:
         self.home.been_inside.touch()

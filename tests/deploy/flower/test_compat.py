@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from unseen.deploy.flower import compat
+from unseen.errors import UnseenError
 
 flwr = pytest.importorskip("flwr")
 
@@ -83,12 +84,52 @@ def test_the_superlink_makes_its_web_application_with_create_app(monkeypatch: py
     assert "create_app(" in flower_source("flwr.superlink.main")
 
 
-@pytest.mark.parametrize("program", compat.APP_PROGRAMS)
-def test_app_processes_are_started_by_these_names_from_path(program: str) -> None:
-    installed = {point.name: point for point in entry_points(group="console_scripts")}
-    assert program in installed
-    assert installed[program].load() is compat.app_entry_points()[program]
-    assert f'"{program}"' in flower_source("flwr.supercore.constant")
+def test_app_processes_are_started_by_these_names_from_path() -> None:
+    """D1: a program that is missing here would be Flower's own at a site, and run code of the job."""
+    from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
+
+    installed = {point.name for point in entry_points(group="console_scripts")}
+    assert set(TASK_TYPE_TO_COMMAND.values()) == set(compat.TASK_PROGRAMS)
+    assert {*compat.TASK_PROGRAMS, compat.LAUNCHER_PROGRAM} <= installed
+    assert f'"{compat.LAUNCHER_PROGRAM}"' in flower_source("flwr.supernode.start_client_internal")
+
+
+def test_a_client_process_handles_a_bundle_in_these_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D1: all that `flwr-clientapp` does with the code of a job is replaced."""
+    from flwr.supernode import cli
+    from flwr.supernode.runtime import run_clientapp as module
+
+    source = inspect.getsource(module.run_clientapp)
+    uses = [line.strip() for line in source.splitlines() if "fab" in line or "app_path" in line]
+    handled = ("pull_task_input", "get_project_dir", '"fab_', '"project_dir"', *compat.CLIENT_STEPS)
+    rest = [line for line in uses if not any(step in line for step in handled)]
+    assert rest == ["app_path,", "app_path=None,", "run.fab_id, run.fab_version, fab.hash_str"]
+
+    chosen: list[tuple[str, bytes]] = []
+    for name in compat.CLIENT_STEPS:
+        monkeypatch.setattr(module, name, getattr(module, name))
+
+    def flwr_clientapp() -> None:
+        module.install_from_fab(b"bundle", skip_prompt=True)
+        module.get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)("m/app", "1", "x")
+        with pytest.raises(UnseenError, match="cannot install anything"):
+            module.install_app_dependencies("somewhere", launch_id="1")
+
+    monkeypatch.setattr(cli, "flwr_clientapp", flwr_clientapp)
+    compat.run_clientapp_with(lambda name, bundle: chosen.append((name, bundle)))
+    assert chosen == [("m/app", b"bundle")]
+    monkeypatch.delattr(module, "install_from_fab")
+    with pytest.raises(UnseenError, match="loads apps in another way"):
+        compat.run_clientapp_with(lambda name, bundle: None)
+
+
+def test_flowers_own_programs_are_not_found_in_a_sites_path(tmp_path: Path) -> None:
+    """D1: without a launcher a program of Flower is missing, not run."""
+    for place in ("bare", "flower"):
+        (tmp_path / place).mkdir()
+    (tmp_path / "flower" / compat.CLIENT_PROGRAM).touch()
+    path = compat.path_without_flower(f"{tmp_path / 'flower'}:{tmp_path / 'bare'}::/usr/bin")
+    assert path == f"{tmp_path / 'bare'}:/usr/bin"
 
 
 @pytest.mark.parametrize(
@@ -129,3 +170,4 @@ def test_a_reply_of_a_node_that_left_has_this_code() -> None:
     from flwr.common.constant import ErrorCode
 
     assert ErrorCode.NODE_UNAVAILABLE == compat.NODE_UNAVAILABLE
+    assert ErrorCode.CLIENT_APP_RAISED_EXCEPTION == compat.APP_ERROR

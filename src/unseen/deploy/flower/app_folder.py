@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
+from zipfile import BadZipFile, ZipFile
 
 from unseen import __version__
 from unseen.config import RunConfig
@@ -44,6 +46,24 @@ from unseen.deploy.apps import client_app, server_app
 
 __all__ = ["client_app", "server_app"]
 '''
+
+
+def reason_foreign(bundle: bytes) -> str:
+    """Return why an app bundle is not one that `write_app` makes, or ""; nothing in it is unpacked or run.
+
+    Its pyproject.toml holds the job, which only the coordinator's side reads.
+    """
+    try:
+        with ZipFile(BytesIO(bundle)) as archive:
+            code = [entry for entry in archive.infolist() if not entry.filename.endswith((".toml", ".md"))]
+            own = [entry for entry in code if not entry.filename.startswith(".info/") and not entry.is_dir()]
+            if [entry.filename for entry in own] != [f"{MODULE}/__init__.py"]:
+                return "it has other files"
+            if own[0].file_size != len(CODE.encode()) or archive.read(own[0]) != CODE.encode():
+                return f"its {MODULE} is other code than this version of Unseen writes"
+    except (BadZipFile, OSError, ValueError, RuntimeError, NotImplementedError):
+        return "it cannot be read"
+    return ""
 
 
 def write_app(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -19,17 +20,25 @@ from pathlib import Path
 from typing import Any
 
 from unseen.child_processes import exit_after
-from unseen.errors import missing_extra
+from unseen.errors import UnseenError, missing_extra
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """Turn off telemetry and update checks, which Flower otherwise does even for `--help`."""
 POLLING = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.4"}
 """Poll for new tasks more often than the default of once per second."""
-APP_PROGRAMS = ("flwr-clientapp", "flwr-serverapp")
+CLIENT_PROGRAM, SERVER_PROGRAM = "flwr-clientapp", "flwr-serverapp"
 """Programs that SuperNode and SuperLink start per message and per run, looked up in PATH."""
+TASK_PROGRAMS = (
+    *(CLIENT_PROGRAM, SERVER_PROGRAM, "flwr-simulation", "flwr-agentapp", "flwr-model", "flwr-connector"),
+)
+"""All programs that a job can make Flower start; which one is the coordinator's choice."""
+LAUNCHER_PROGRAM = "flower-superexec"
+"""The program that starts them, itself looked up in PATH."""
 PARENT_OPTION = "--parent-pid"
 CONNECTED_LOG = re.compile(r"SuperNode ID: \d+")
 REFUSED_LOG = "[code: 2004]"
+APP_ERROR = 2
+"""Error code of a reply whose app failed or refused."""
 NODE_UNAVAILABLE = 5
 """Error code of a reply whose node disconnected while it was working."""
 PARENT_POLL_SECONDS, PARENT_GRACE_SECONDS = 0.5, 3.0
@@ -59,7 +68,13 @@ def flower_environment(home: Path, **more: str) -> dict[str, str]:
 def flower_program(name: str) -> str:
     """Find one of Flower's programs next to this Python interpreter."""
     path = Path(sys.executable).parent / name
-    return str(path) if path.exists() else name
+    return str(path) if path.exists() else shutil.which(name) or name
+
+
+def path_without_flower(path: str) -> str:
+    """Leave out the folders of PATH in which Flower's own app programs would be found."""
+    kept = [part for part in path.split(os.pathsep) if part and not (Path(part) / CLIENT_PROGRAM).exists()]
+    return os.pathsep.join(kept)
 
 
 def run_superlink(middleware: Callable[[Any], Any]) -> None:
@@ -78,12 +93,44 @@ def run_superlink(middleware: Callable[[Any], Any]) -> None:
     flower_superlink()
 
 
-def app_entry_points() -> dict[str, Callable[[], None]]:
-    """Import the functions behind Flower's app programs, to call them in a forked process."""
+def run_serverapp() -> None:
+    """Run `flwr-serverapp`."""
     from flwr.superlink.cli import flwr_serverapp
-    from flwr.supernode.cli import flwr_clientapp
 
-    return {"flwr-clientapp": flwr_clientapp, "flwr-serverapp": flwr_serverapp}
+    flwr_serverapp()
+
+
+CLIENT_STEPS = ("install_from_fab", "install_app_dependencies", "get_load_client_app_fn")
+"""Everything that `flwr-clientapp` does with an app bundle; each is replaced."""
+
+
+def run_clientapp_with(choose: Callable[[str, bytes], Any]) -> None:
+    """Run `flwr-clientapp` with an app of ours; of the job's bundle nothing is unpacked, installed or loaded.
+
+    choose  is given the app's name and its bundle, and returns what answers the message
+    """
+    from flwr.supernode.cli import flwr_clientapp
+    from flwr.supernode.runtime import run_clientapp as module
+
+    missing = [name for name in CLIENT_STEPS if not hasattr(module, name)]
+    if missing:
+        raise UnseenError(
+            f"this version of Flower loads apps in another way ({missing[0]} is gone), so no job is run; "
+            "install the version that Unseen asks for: pip install 'unseen[flower]'"
+        )
+    bundles: list[bytes] = []
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise UnseenError("a job cannot install anything at this site")
+
+    steps = (
+        lambda bundle, **_: bundles.append(bundle),
+        refuse,
+        lambda **_: lambda name, version, digest: choose(name, bundles[-1]),
+    )
+    for name, step in zip(CLIENT_STEPS, steps, strict=True):
+        setattr(module, name, step)
+    flwr_clientapp()
 
 
 def exit_with_parent() -> None:

@@ -3,7 +3,10 @@
 SuperNode and SuperLink start such processes as `flwr-clientapp` and `flwr-serverapp`, looked up in PATH.
 Launcher scripts of these names, placed first in PATH, pass their arguments to a server process that has
 imported everything already and forks per request. Every message still gets a fresh process. If the server
-cannot be reached, a launcher runs Flower's own program, so that only speed depends on this.
+cannot be reached, a launcher starts the same program by itself, so that only speed depends on this.
+
+At a site, the launchers of all programs that a job can ask for lead to `client_program.py`, which runs no
+code of the job, and Flower's own programs are not found in PATH.
 
     python -m unseen.deploy.flower.prefork FOLDER    serves forks until the process that started it ends
 """
@@ -11,25 +14,45 @@ cannot be reached, a launcher runs Flower's own program, so that only speed depe
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import shlex
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
-from unseen.deploy.flower.compat import APP_PROGRAMS, app_entry_points, flower_program
+from unseen.deploy.flower.client_program import run_client_program
+from unseen.deploy.flower.compat import (
+    LAUNCHER_PROGRAM,
+    SERVER_PROGRAM,
+    TASK_PROGRAMS,
+    flower_program,
+    run_serverapp,
+)
 from unseen.fileio import write_text
 
 SOCKET = "requests"
 POLL_SECONDS = 0.5
+Role = Literal["site", "coordinator"]
+SITE: Role = "site"
+COORDINATOR: Role = "coordinator"
+PRELOADED = (
+    "cryptography.hazmat.primitives.serialization",
+    "flwr.superlink.cli",
+    "flwr.supernode.cli",
+    "unseen.deploy.apps",
+    "unseen.deploy.coordinator",
+    "unseen.deploy.ledger",
+    "unseen.deploy.site",
+)
 CONNECT_SCRIPT = """\
 import json, os, socket, sys
-place, *arguments = sys.argv[1:]
-request = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
+place, role, *arguments = sys.argv[1:]
+request = {"role": role, "arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
 with socket.socket(socket.AF_UNIX) as pipe:
     os.chdir(place)
     pipe.connect("requests")
@@ -39,23 +62,41 @@ with socket.socket(socket.AF_UNIX) as pipe:
 """
 
 
-def write_launchers(folder: Path) -> None:
-    """Write the launcher scripts; `folder` goes first in PATH and is accessible to this user only."""
+def write_launchers(folder: Path, *, role: Role, server: Path | None = None) -> None:
+    """Write the launcher scripts; `folder` goes first in PATH and is accessible to this user only.
+
+    role    whose programs they start
+    server  folder of the prefork server; None: the same folder
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
-    for program in APP_PROGRAMS:
-        python, place, real = (
-            shlex.quote(str(part)) for part in (sys.executable, folder.absolute(), flower_program(program))
+    place = (server or folder).absolute()
+    for program in TASK_PROGRAMS if role == SITE else (SERVER_PROGRAM,):
+        connect = _quote(sys.executable, "-I", "-S", "-c", CONNECT_SCRIPT, place, role, program)
+        alone = (
+            _quote(sys.executable, "-P", "-m", "unseen.deploy.flower.client_program", program)
+            if role == SITE
+            else _quote(flower_program(program))
         )
-        connect = f'{python} -I -S -c {shlex.quote(CONNECT_SCRIPT)} {place} {program} "$@" 3>&2 2>/dev/null'
-        write_text(folder / program, f'#!/bin/sh\n{connect} || exec {real} "$@"\n')
-        (folder / program).chmod(0o755)
+        _write_script(folder / program, f'{connect} "$@" 3>&2 2>/dev/null || exec {alone} "$@"')
+    if role == SITE:
+        real = _quote(flower_program(LAUNCHER_PROGRAM))
+        _write_script(folder / LAUNCHER_PROGRAM, f'exec {real} "$@"')
+
+
+def _quote(*words: object) -> str:
+    return shlex.join(str(word) for word in words)
+
+
+def _write_script(path: Path, command: str) -> None:
+    write_text(path, f"#!/bin/sh\n{command}\n")
+    path.chmod(0o700)
 
 
 def serve(folder: Path) -> None:
     """Fork one process per request until the parent process ends."""
     parent = os.getppid()
-    programs = _import_programs()
+    _import_programs()
     children: set[int] = set()
     with socket.socket(socket.AF_UNIX) as listener:
         _bind(listener, folder)
@@ -69,7 +110,7 @@ def serve(folder: Path) -> None:
                     child = os.fork()
                     if child == 0:
                         listener.close()
-                        _become_app(pipe, programs)
+                        _become_app(pipe)
                     children.add(child)
 
 
@@ -82,20 +123,15 @@ def _bind(listener: socket.socket, folder: Path) -> None:
     os.chdir(before)
 
 
-def _import_programs() -> dict[str, Callable[[], None]]:
+def _import_programs() -> None:
     """Import all that app processes need, without computing anything: threads would not survive a fork."""
-    import unseen.deploy.apps
-    import unseen.deploy.coordinator
-    import unseen.deploy.ledger
-    import unseen.deploy.site  # noqa: F401
-
-    programs = app_entry_points()
+    for module in PRELOADED:
+        importlib.import_module(module)
     gc.freeze()
-    return programs
 
 
-def _become_app(pipe: socket.socket, programs: Mapping[str, Callable[[], None]]) -> None:
-    """Run one of Flower's programs in this forked child, with the launcher's environment and output."""
+def _become_app(pipe: socket.socket) -> None:
+    """Run the program of a site or of the coordinator in this forked child, as its launcher would."""
     code = 1
     try:
         _, outputs, *_ = socket.recv_fds(pipe, 1, 2)
@@ -109,7 +145,8 @@ def _become_app(pipe: socket.socket, programs: Mapping[str, Callable[[], None]])
         os.environ.update(request["environment"])
         os.chdir(request["folder"])
         sys.argv = request["arguments"]
-        programs[sys.argv[0]]()
+        run = run_serverapp if request["role"] == COORDINATOR else run_client_program
+        run()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     finally:

@@ -15,8 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from unseen.deploy.flower.compat import flower_environment, flower_program, require_flower
-from unseen.deploy.flower.prefork import write_launchers
+from unseen.deploy.flower.compat import (
+    flower_environment,
+    flower_program,
+    path_without_flower,
+    require_flower,
+)
+from unseen.deploy.flower.prefork import COORDINATOR, SITE, write_launchers
 from unseen.errors import UnseenError
 
 LOOPBACK = "127.0.0.1"
@@ -68,7 +73,11 @@ def start_superlink(
         *(certificates.arguments() if certificates else ["--insecure"]),
         *(["--enable-supernode-auth"] if node_keys else []),
     ]
-    return _start_beside_warm(arguments, home, warm, log)
+    folder = (warm or home / "warm").absolute()
+    write_launchers(folder, role=COORDINATOR)
+    environment = flower_environment(home / "flwr")
+    environment["PATH"] = os.pathsep.join([str(folder), environment["PATH"]])
+    return _start_beside_warm(arguments, environment, home, folder, log, starts=warm is None)
 
 
 def start_supernode(
@@ -104,24 +113,34 @@ def start_supernode(
         *("--node-config", " ".join(f"{name}={json.dumps(value)}" for name, value in node.items())),
         *(["--auth-supernode-private-key", str(key)] if key else []),
     ]
-    return _start_beside_warm(arguments, home, warm, log)
+    folder, programs = (warm or home / "warm").absolute(), (home / "programs").absolute()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_launchers(programs, role=SITE, server=folder)
+    environment = flower_environment(home / "flwr")
+    environment["PATH"] = os.pathsep.join([str(programs), path_without_flower(environment["PATH"])])
+    return _start_beside_warm(arguments, environment, home, folder, log, starts=warm is None)
 
 
 def start_prefork(folder: Path, *, log: IO[str] | None = None) -> Process:
     """Start a prefork server that several sites on one machine can share."""
-    write_launchers(folder)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return _start([sys.executable, "-m", "unseen.deploy.flower.prefork", str(folder)], dict(os.environ), log)
 
 
-def _start_beside_warm(arguments: list[str], home: Path, warm: Path | None, log: IO[str] | None) -> Process:
+def _start_beside_warm(
+    arguments: list[str],
+    environment: dict[str, str],
+    home: Path,
+    folder: Path,
+    log: IO[str] | None,
+    *,
+    starts: bool,
+) -> Process:
+    """Start a program and, if `starts`, a prefork server in `folder` with it."""
     require_flower()
     home.mkdir(parents=True, exist_ok=True)
-    folder = (warm or home / "warm").absolute()
-    environment = flower_environment(home / "flwr")
-    environment["PATH"] = os.pathsep.join([str(folder), environment["PATH"]])
-    if warm is not None:
+    if not starts:
         return _start(arguments, environment, log)
-    write_launchers(folder)
     return _start(["sh", "-c", WITH_PREFORK, "sh", sys.executable, str(folder), *arguments], environment, log)
 
 
