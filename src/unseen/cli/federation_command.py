@@ -88,14 +88,22 @@ def status_command(
     home: HomeOption = DEFAULT_HOME,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Show the sites and runs of a coordinator. Run it on the coordinator's machine.
+    """Show the sites and runs of a coordinator, or the privacy that a site has spent.
 
-    Example:
+    Run it on the machine of the coordinator or of the site.
+
+    Examples:
 
         unseen status --home federation
+
+        unseen status --home hospital_a-home
     """
+    from unseen.cli.site_status import is_site_home, show_site_status
     from unseen.deploy.coordinator_home import federation_status
 
+    if is_site_home(home):
+        show_site_status(home, as_json=as_json)
+        return
     status = federation_status(home)
     if as_json:
         print_json(status.to_dict())

@@ -21,6 +21,7 @@ from unseen.deploy.approvals import Approvals
 from unseen.deploy.column_sums import make_sums_experiment
 from unseen.deploy.flower.message import SiteMessage, pack_weights, to_arrays, to_tensor
 from unseen.deploy.job import Job
+from unseen.deploy.privacy_budget import SiteBudget, require_noise_at_client
 from unseen.deploy.safe_names import require_safe_name, shown
 from unseen.deploy.site_policy import SitePolicy, read_policy
 from unseen.deploy.site_summary import SiteSummary
@@ -64,6 +65,13 @@ class Site:
     def journal(self, job: Job) -> FileJournal:
         """Return the journal of what this site has answered in a run."""
         return FileJournal(self.home / "answered" / f"{quote(job.run_id, safe='')}.jsonl")
+
+    def check_job(self, policy: SitePolicy, config: RunConfig) -> None:
+        """Refuse a job that the policy or the privacy budget does not allow."""
+        policy.check_job(config)
+        if self.name not in (*config.hold_out, *config.validate_on):
+            protection = make_protection(config.protect, config.protect_settings)
+            require_noise_at_client(policy.privacy, protection)
 
     def secret(self, job: Job) -> bytes:
         """Return the site's secret key for a run."""
@@ -114,15 +122,15 @@ class Site:
         what, policy = request.header["ask"], self.policy()
         if what == "census":
             config = RunConfig.from_mapping(request.header["config"])
-            policy.check_job(config)
+            self.check_job(policy, config)
             summary = SiteSummary.of(self.samples(config, min_group=policy.min_group)).to_dict()
             return SiteMessage({"site": self.name, **summary, "confirms": policy.confirm})
         job, layout = Job.from_dict(request.header["job"]), str(request.header["job"]["layout"])
-        policy.check_job(job.config)
+        self.check_job(policy, job.config)
         if policy.confirm:
             Approvals(self.home).require(job, tell=log.warning)
             policy = self.policy()
-            policy.check_job(job.config)
+            self.check_job(policy, job.config)
         part = SitePart(self, job, layout, policy)
         if what == "train":
             return part.train(request)
@@ -145,6 +153,9 @@ class SitePart:
             journal=site.journal(job),
             job=hashlib.sha256(job.digest + self.experiment.original_data.fingerprint.encode()).digest(),
             secret=site.secret(job),
+            budget=SiteBudget(
+                site.home, job.run_id, job.digest, policy.privacy.epsilon, policy.privacy.delta
+            ),
         )
         own = model_digest(self.workspace.module)
         if own != layout:

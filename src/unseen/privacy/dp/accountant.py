@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from unseen.errors import UsageError, missing_extra
 
+Real = npt.NDArray[np.float64]
 USUAL_DELTA = 1e-5
 _TOLERANCE = 0.005
 """Fraction of a target epsilon that may remain unused."""
@@ -38,6 +43,56 @@ def compute_epsilon(steps: Sequence[Steps], *, noise: float, delta: float) -> fl
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Optimal order is the")
         return float(accountant.get_epsilon(delta=delta))
+
+
+@dataclass(frozen=True)
+class RenyiCurve:
+    """Rényi divergences of a mechanism at opacus' orders: they add up over mechanisms and give epsilon."""
+
+    divergences: Real
+
+    @classmethod
+    def of(cls, noise: float, rate: float, steps: int) -> RenyiCurve:
+        """Compute the curve of steps of the sampled Gaussian mechanism."""
+        _opacus()
+        from opacus.accountants.analysis.rdp import compute_rdp
+
+        found = compute_rdp(q=rate, noise_multiplier=noise, steps=steps, orders=_orders())
+        return cls(np.asarray(found, dtype=np.float64))
+
+    @classmethod
+    def nothing(cls) -> RenyiCurve:
+        """Return the curve of a mechanism that releases nothing."""
+        return cls(np.zeros(len(_orders())))
+
+    @classmethod
+    def sum(cls, curves: Iterable[RenyiCurve]) -> RenyiCurve:
+        """Compose mechanisms on the same data."""
+        return cls(np.sum([curve.divergences for curve in curves], axis=0))
+
+    @classmethod
+    def upper(cls, curves: Iterable[RenyiCurve]) -> RenyiCurve:
+        """Bound mechanisms on disjoint data, of which any unit meets one only."""
+        return cls(np.max([curve.divergences for curve in curves], axis=0))
+
+    def __add__(self, other: RenyiCurve) -> RenyiCurve:
+        return RenyiCurve.sum([self, other])
+
+    def epsilon(self, delta: float) -> float:
+        """Convert to the smallest epsilon at this delta."""
+        from opacus.accountants.analysis.rdp import get_privacy_spent
+
+        if not self.divergences.any():
+            return 0.0
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Optimal order is the")
+            epsilon, _ = get_privacy_spent(orders=_orders(), rdp=self.divergences, delta=delta)
+        return max(float(epsilon), 0.0)
+
+
+def _orders() -> list[float]:
+    orders: list[float] = _opacus().RDPAccountant.DEFAULT_ALPHAS
+    return orders
 
 
 def find_noise(epsilon: float, steps: Steps, *, delta: float) -> float:

@@ -59,6 +59,7 @@ class DPSamples(Protection[DPSamplesSettings]):
     summary = "clipped, noised gradients of single samples at the client: updates hide every sample"
     extra = "dp"
     sends = (SPENT,)
+    noised_at_client = True
 
     def incompatibility(self, method: MethodTraits) -> str | None:
         """Accept methods that use samples only through their separate losses."""
