@@ -7,13 +7,15 @@ Whoever changes a file on purpose can change its sum too: these are no signature
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from unseen.errors import UnseenError
-from unseen.fileio import write_text
+from unseen.fileio import parse_toml, read_text, write_text
 
 Content = bytes | memoryview
 CHECKSUMS = "checksums.sha256"
@@ -42,27 +44,61 @@ def crc_of(*contents: Content) -> str:
     return str(found)
 
 
-_LAST_LINE = re.compile(r"\n# checksum (crc32:[0-9a-f]{8})\n\Z")
+_LAST_LINE = re.compile(r"\n(?:#|//) checksum (\S+)\n\Z")
 
 
-def with_checksum_line(text: str) -> str:
-    """Add the sum of a text as its last line, a comment of TOML."""
-    return f"{text}\n# checksum {crc_of(text.encode())}\n"
+def with_checksum_line(text: str, *, comment: str = "#") -> str:
+    """Add the sum of a text as its last line, a comment."""
+    return f"{text}\n{comment} checksum {crc_of(text.encode())}\n"
 
 
-def check_checksum_line(text: str, path: Path, *, way_out: str) -> bool:
-    """Refuse a text that differs from the sum in its last line; return whether it has such a line.
+def differs_from_checksum_line(text: str) -> bool | None:
+    """Compare a text with the sum in its last line; None if it has no such line."""
+    found = _LAST_LINE.search(text)
+    return None if found is None else crc_of(text[: found.start()].encode()) != found[1]
+
+
+def check_checksum_line(text: str, path: Path, *, way_out: str) -> None:
+    """Refuse a text that differs from the sum in its last line, if it has one.
 
     way_out  what the user can do, for the message
     """
-    found = _LAST_LINE.search(text)
-    if found is None:
-        return False
-    if crc_of(text[: found.start()].encode()) != found[1]:
+    if differs_from_checksum_line(text):
         raise UnseenError(
             f"{path} was changed or damaged after it was written (its checksum differs): {way_out}"
         )
-    return True
+
+
+def read_recorded_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file that a run wrote; one that differs from its checksum is refused."""
+    text = read_text(path)
+    check_checksum_line(
+        text, path, way_out="undo the change; if it was meant, delete the last line, which has the checksum"
+    )
+    return parse_toml(text, path)
+
+
+_SUM = "checksum"
+
+
+def json_with_sum(values: dict[str, Any]) -> str:
+    """Write an object as JSON with the sum of its other entries as the entry `checksum`."""
+    return json.dumps({**values, _SUM: crc_of(_canonical(values))})
+
+
+def parse_json_with_sum(text: str) -> dict[str, Any]:
+    """Read what `json_with_sum` wrote, or an object without a sum; raise a ValueError if it differs."""
+    values = json.loads(text)
+    if not isinstance(values, dict):
+        raise ValueError(f"a {type(values).__name__}, expected an object")
+    expected = values.pop(_SUM, None)
+    if expected is not None and expected != crc_of(_canonical(values)):
+        raise ValueError("its checksum differs")
+    return values
+
+
+def _canonical(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, sort_keys=True).encode()
 
 
 def seal(folder: Path, names: Iterable[str]) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from unseen.errors import UnseenError, UsageError, unknown_name
+from unseen.checksums import read_recorded_toml, with_checksum_line
+from unseen.errors import UsageError, unknown_name
 from unseen.evaluation.selection import (
     SourceValidation,
     default_rule,
@@ -22,8 +22,9 @@ from unseen.evaluation.selection import (
     needs_validation_domains,
     rule_names,
 )
-from unseen.fileio import write_toml
+from unseen.fileio import read_toml, to_toml, write_text
 from unseen.registry import find_registry
+from unseen.typed_values import check_types
 
 WHERE = ("data_root", "device", "workers", "threads", "engine", "effort")
 """Fields that say where a run executes, and the effort, whose choices are fields of their own: they are not
@@ -293,6 +294,7 @@ class RunConfig:
     )
 
     def __post_init__(self) -> None:
+        check_types(RunConfig, vars(self))
         unstoppable = explain_no_patience(self.selection)
         checks = {
             f"--rounds must be at least 1, not {self.rounds}": self.rounds >= 1,
@@ -325,6 +327,7 @@ class RunConfig:
         domains select the round unless another rule is named.
         """
         values = recorded_names(values)
+        check_types(cls, values)
         domains = {name: _names(values.get(name, ())) for name in ("hold_out", "sources", "validate_on")}
         if not domains["hold_out"]:
             from unseen.data.sources import released_split
@@ -381,31 +384,28 @@ class RunConfig:
         }
 
     def save(self, path: Path) -> None:
-        """Write the configuration as TOML; None is left out, and written as `none` in settings."""
+        """Write the configuration as TOML with a checksum; None is left out, and is `none` in settings."""
         values = asdict(self)
         tables = {name: _with_none_spelt(values.pop(name)) for name in TABLES}
-        write_toml(
-            path, {**values, **{name: table for name, table in tables.items() if table or name == "settings"}}
-        )
+        shown = {name: table for name, table in tables.items() if table or name == "settings"}
+        write_text(path, with_checksum_line(to_toml({**values, **shown})))
 
     @classmethod
     def load(cls, path: Path) -> RunConfig:
-        """Read a configuration from TOML."""
-        return cls.from_mapping(_read_toml(path))
+        """Read a configuration from TOML, such as a run's own that was edited."""
+        return cls._from_file(path, read_toml(path))
 
     @classmethod
     def load_recorded(cls, path: Path) -> RunConfig:
         """Read the configuration of a run's folder; later fields have their value in `LATER`."""
-        return cls.from_mapping({**LATER, **_read_toml(path)})
+        return cls._from_file(path, {**LATER, **read_recorded_toml(path)})
 
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UnseenError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UnseenError(f"{path} is not a TOML file: {error}") from error
+    @classmethod
+    def _from_file(cls, path: Path, values: Mapping[str, Any]) -> RunConfig:
+        try:
+            return cls.from_mapping(values)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from None
 
 
 def recorded_names(values: Mapping[str, Any], *, kind: str = "option") -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -107,9 +108,27 @@ def to_toml(values: Mapping[str, Any]) -> str:
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-def write_toml(path: Path, values: Mapping[str, Any]) -> None:
-    """Replace `path` with a TOML file, atomically."""
-    write_text(path, to_toml(values))
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file."""
+    return parse_toml(read_text(path), path)
+
+
+def read_text(path: Path) -> str:
+    """Read a UTF-8 text file."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UnseenError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UnseenError(f"{path} is not UTF-8 text: {error}") from error
+
+
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
+    """Parse the content of a TOML file; `path` is for messages."""
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UnseenError(f"{path} is not a TOML file: {error}") from error
 
 
 def _toml_lines(table: Mapping[str, Any]) -> list[str]:

@@ -19,6 +19,7 @@ _NAMES = {
     str: "text",
     NoneType: "nothing",
 }
+_PLURALS = {int: "whole numbers", float: "finite numbers", str: "texts"}
 
 
 def check_types(kind: type, values: Mapping[str, Any]) -> None:
@@ -52,7 +53,7 @@ def _reason_against(value: Any, hint: Any) -> str:
     """Say what was expected; empty if the value is of the type."""
     if isinstance(value, str) and _accepts(value, hint):
         return _reason_against_text(value)
-    return "" if _accepts(value, hint) else f"expected {_describe(hint)}, not {_kind_of(value)}"
+    return "" if _accepts(value, hint) else f"expected {_describe(hint)}, not {_kind_of(value, hint)}"
 
 
 def _accepts(value: Any, hint: Any) -> bool:
@@ -88,15 +89,19 @@ def _describe(hint: Any) -> str:
     if origin in (Union, UnionType):
         return " or ".join(_describe(each) for each in arguments if each is not NoneType)
     if origin is tuple:
-        return f"a list of {_describe(arguments[0])}"
+        return f"a list of {_PLURALS.get(arguments[0]) or _describe(arguments[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return "a table"
     return _NAMES.get(hint) or getattr(hint, "__name__", str(hint))
 
 
-def _kind_of(value: Any) -> str:
+def _kind_of(value: Any, hint: Any) -> str:
     if isinstance(value, Mapping):
         return "a table"
     if isinstance(value, list | tuple):
-        return "a list"
+        each = get_args(hint)[0] if get_origin(hint) is tuple else Any
+        wrong = [item for item in value if not _accepts(item, each)]
+        return f"a list with {_kind_of(wrong[0], each)}" if wrong else "a list"
+    if isinstance(value, float):
+        return repr(value)
     return _NAMES.get(type(value)) or type(value).__name__

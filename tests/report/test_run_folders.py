@@ -104,7 +104,7 @@ def test_what_is_no_run_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("config.toml", "not valid TOML"), ("result.json", "not valid JSON")]
+    ("name", "words"), [("config.toml", "not a TOML file"), ("result.json", "not valid JSON")]
 )
 def test_broken_files_are_named(make_run: MakeRun, name: str, words: str) -> None:
     folder = make_run(rounds=1)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.torch import load_file
 from torch import Tensor
 
 from unseen.aggregation import ServerWork
@@ -27,6 +26,7 @@ from unseen.models import Layout, Network
 from unseen.privacy import DisclosureLog, ReceivedUpdate
 from unseen.runs.checkpoint import StateStore
 from unseen.seeding import numpy_generator
+from unseen.serving.saved_model import read_model_tensors
 from unseen.training import LocalTrainingConfig, Update
 
 ROUND = 1
@@ -104,7 +104,7 @@ def replay_round(experiment: Experiment, *, rounds: int, model: Path | None = No
         engine = SerialEngine(experiment, StateStore(Path(folder)))
         try:
             if model is not None:
-                engine.workspace.module.load_state_dict(load_file(model))
+                engine.workspace.module.load_state_dict(read_model_tensors(model))
             return _play(experiment, engine, rounds)
         finally:
             engine.close()

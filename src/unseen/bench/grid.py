@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from unseen.bench.bench_job import RELEASED, BenchJob, job_config
-from unseen.config import WHERE, recorded_names
-from unseen.errors import UnseenError, UsageError, unknown_name
+from unseen.config import WHERE, RunConfig, recorded_names
+from unseen.errors import UsageError, unknown_name
 from unseen.evaluation.selection import LeaveOneDomainOut, SourceValidation
-from unseen.fileio import to_toml, write_text
+from unseen.fileio import read_toml, to_toml, write_text
+from unseen.typed_values import check_types
 
 ALL = "all"
 """In place of a list of held-out domains: every domain in turn."""
@@ -110,10 +110,9 @@ class Grid:
         for name in values:
             if name not in known:
                 raise unknown_name("entry of a grid", name, known)
+        check_types(cls, values)
         lists = {name: _as_tuple(values.get(name, ())) for name in ("hold_out", "models", "domains")}
         seeds = _as_tuple(values.get("seeds", (0,)))
-        if not all(isinstance(seed, int) for seed in seeds):
-            raise UsageError(f"seeds must be whole numbers, not {list(seeds)}")
         given = {"common": {}, "methods": {}, **values, **lists, "seeds": seeds}
         given["common"] = _options("common", given["common"])
         if not isinstance(given["methods"], Mapping):
@@ -125,11 +124,7 @@ class Grid:
     def from_toml(cls, path: Path) -> Grid:
         """Read a grid file."""
         try:
-            return cls.from_mapping(tomllib.loads(path.read_text(encoding="utf-8")))
-        except OSError as error:
-            raise UnseenError(f"cannot read {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UnseenError(f"{path} is not a TOML file: {error}") from error
+            return cls.from_mapping(read_toml(path))
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
 
@@ -174,4 +169,6 @@ def _options(name: str, table: Any) -> dict[str, Any]:
     if not isinstance(table, Mapping):
         what = "a table" if name == "common" else "a table of tables: label = { ... }"
         raise UsageError(f"[{name}] must be {what}")
-    return recorded_names(table, kind=f"option in [{name}]")
+    options = recorded_names(table, kind=f"option in [{name}]")
+    check_types(RunConfig, options)
+    return options

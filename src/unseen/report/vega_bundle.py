@@ -7,6 +7,7 @@ from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from unseen.checksums import differs_from_checksum_line, with_checksum_line
 from unseen.errors import UnseenError
 from unseen.fileio import cache_folder, write_text
 
@@ -33,11 +34,13 @@ def vega_script(version: str) -> str:
     """Bundle Vega-Embed with its dependencies; this takes seconds, so the script is cached on disk."""
     kept = cache_folder() / f"vega-{version}-{metadata.version('vl-convert-python')}.js"
     with suppress(OSError, UnicodeDecodeError):
-        return kept.read_text(encoding="utf-8")
+        found = kept.read_text(encoding="utf-8")
+        if not differs_from_checksum_line(found):
+            return found
     import vl_convert
 
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)
-    code = bundle.replace("</script", "<\\/script")
+    code = with_checksum_line(bundle.replace("</script", "<\\/script"), comment="//")
     with suppress(OSError, UnseenError):
         write_text(kept, code)
     return code

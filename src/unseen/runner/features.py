@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.torch import load_file
 
 from unseen.callbacks.base import CallbackList, Callbacks
 from unseen.config import RunConfig
@@ -25,7 +24,7 @@ from unseen.runner.prepare import prepare_run
 from unseen.runs.folder import RunFolder
 from unseen.seeding import numpy_generator
 from unseen.serving import load_model
-from unseen.serving.saved_model import SavedModel, model_file
+from unseen.serving.saved_model import SavedModel, model_file, read_model_tensors
 
 MOST_SAMPLES = 600
 """Total over all domains; with more, t-SNE gets slow and the plot crowded."""
@@ -58,7 +57,7 @@ def trained_network(experiment: Experiment, saved: SavedModel, folder: Path) -> 
     """Return a run's saved network, or only its trained part where samples are cached features."""
     if experiment.whole is None:
         return saved.network.to(experiment.prepare.device)
-    workspace, tensors = Workspace(experiment), load_file(model_file(folder))
+    workspace, tensors = Workspace(experiment), read_model_tensors(model_file(folder))
     workspace.module.load_state_dict({name: tensors[name] for name in workspace.module.state_dict()})
     return workspace.deployed
 

@@ -6,12 +6,12 @@ time, on another machine, without the data, the model or PyTorch.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from unseen.checksums import read_recorded_toml
 from unseen.errors import UnseenError, UsageError
 from unseen.runs.folder import RunFolder
 from unseen.runs.records import Record, parse_json, read_records
@@ -122,19 +122,10 @@ def read_run(folder: Path) -> Run:
         )
     return Run(
         folder=folder,
-        config=_read_config(files.config) if files.config.is_file() else {},
+        config=read_recorded_toml(files.config) if files.config.is_file() else {},
         records=read_records(files.records) if files.records.is_file() else [],
         result=_read_result(files.result) if files.result.is_file() else None,
     )
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UnseenError(
-            f"{path} is not valid TOML ({error}); was it edited? Train again to restore it"
-        ) from error
 
 
 def _read_result(path: Path) -> dict[str, Any]:

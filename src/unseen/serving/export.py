@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-
 from unseen import __version__
 from unseen.data.tables.encoding import TableEncoding
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.fileio import write_atomically, write_json
 from unseen.serving.saved_model import ModelCard, SavedModel, load_model, model_file
+from unseen.tensor_files import save_tensors
 
 
 def export_metadata(saved: SavedModel, to: str) -> dict[str, Any]:
@@ -139,11 +138,8 @@ def _destination(source: Path, to: str, out: Path | None) -> Path:
 
 
 def _write_weights(saved: SavedModel, file: Path) -> dict[str, Any]:
-    tensors = {
-        name: tensor.detach().cpu().clone().contiguous()
-        for name, tensor in saved.network.state_dict().items()
-    }
-    write_atomically(file, lambda target: save_file(tensors, target, {"format": "pt"}))
+    tensors = saved.network.state_dict()
+    save_tensors(file, tensors, {"format": "pt"})
     return {"tensors": {name: list(tensor.shape) for name, tensor in tensors.items()}}
 
 

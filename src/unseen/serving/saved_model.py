@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from unseen.data.transforms import Normalize
 from unseen.errors import UnseenError
-from unseen.fileio import write_atomically
 from unseen.methods import make_method
 from unseen.models import InputSpec, Network, build_model
 from unseen.runs.folder import RunFolder
 from unseen.tasks import TASKS, Task
+from unseen.tensor_files import DamagedFileError, TensorFile, load_tensors, save_tensors
+from unseen.typed_values import wrong_type
 
 _HEADER = "unseen"
 
@@ -67,10 +66,11 @@ class ModelCard:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A network ready for use, and its card."""
+    """A network ready for use, and its card; `checked` is False for files without a checksum."""
 
     network: Network
     card: ModelCard
+    checked: bool = True
 
     def outputs(self, inputs: Tensor) -> Tensor:
         """Run raw inputs (uint8 images, encoded rows): logits, or values in the target's own unit."""
@@ -83,8 +83,7 @@ class SavedModel:
 def save_model(path: Path, tensors: dict[str, Tensor], card: ModelCard) -> None:
     """Write the shared module's tensors and the card, atomically."""
     header = {_HEADER: json.dumps(asdict(card), ensure_ascii=False)}
-    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, lambda target: save_file(whole, target, header))
+    save_tensors(path, tensors, header)
 
 
 def model_file(path: Path) -> Path:
@@ -99,32 +98,44 @@ def model_file(path: Path) -> Path:
 def load_model(path: str | Path) -> SavedModel:
     """Load a model from a run folder or a model file."""
     file = model_file(Path(path))
-    card, tensors = _read(file)
+    card, found = _read(file)
     module = _module(card)
     try:
-        module.load_state_dict(tensors)
+        module.load_state_dict(found.tensors)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise UnseenError(f"{file}: its weights do not fit model {card.model!r} ({reason})") from error
     network = make_method(card.method, card.settings).deployed(module).eval()
-    return SavedModel(network, card)
+    return SavedModel(network, card, found.checked)
 
 
-def _read(file: Path) -> tuple[ModelCard, dict[str, Tensor]]:
+def read_model_tensors(file: Path) -> dict[str, Tensor]:
+    """Read the tensors of a model file alone; a damaged file is refused."""
+    return _read(file)[1].tensors
+
+
+def _read(file: Path) -> tuple[ModelCard, TensorFile]:
+    refused = f"{file} is not a model written by unseen"
     expected = "expected the model.safetensors of a run"
     try:
-        with safe_open(file, framework="pt") as opened:
-            header = (opened.metadata() or {}).get(_HEADER)
-            if header is None:
-                raise UnseenError(f"{file} has weights but no description of their use; {expected}")
-            facts = json.loads(header)
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
-        listed: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()
+        found = load_tensors(file)
+        header = found.metadata.get(_HEADER)
+        if header is None:
+            raise UnseenError(f"{file} has weights but no description of their use; {expected}")
+        listed = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in json.loads(header).items()
         }
-        return ModelCard(**listed), tensors
-    except (SafetensorError, OSError, ValueError, AttributeError, TypeError) as error:
-        raise UnseenError(f"{file} is not a model written by unseen ({error}); {expected}") from error
+        if problem := wrong_type(ModelCard, listed):
+            raise UnseenError(f"{refused} ({problem}); {expected}")
+        return ModelCard(**listed), found
+    except DamagedFileError as error:
+        raise UnseenError(
+            f"{refused}, or it is damaged ({error}): restore it from a backup, or write it again with "
+            "'unseen train --resume --out' and its run folder"
+        ) from error
+    except (ValueError, AttributeError, TypeError) as error:
+        raise UnseenError(f"{refused} ({error}); {expected}") from error
 
 
 def _module(card: ModelCard) -> nn.Module:

@@ -7,8 +7,10 @@ data go on from there. Every block has a checksum: a damaged or unfinished one i
 
 from __future__ import annotations
 
+import errno
 import hashlib
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +24,7 @@ from torch import Tensor
 
 from unseen.data import DataSet, Indices, Samples
 from unseen.data.sources import Progress, no_progress
-from unseen.fileio import cache_folder
+from unseen.fileio import cache_folder, make_folder
 from unseen.models import set_precision
 from unseen.models.splitting import FrozenPart
 from unseen.seeding import torch_generator
@@ -121,7 +123,7 @@ class _FeatureFile:
         self, needed: npt.NDArray[np.bool_], extract: Callable[[int, int], Array], progress: Progress
     ) -> Array:
         """Compute the needed blocks that are missing or damaged, and return the features."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent, private=True)
         with _wait_for(FileLock(self.path.with_suffix(".lock")), progress):
             features = self._open(self.path, self.shape, np.float16)
             checks = self._open(self.path.with_suffix(".sums.npy"), self.blocks, np.uint64)
@@ -132,26 +134,42 @@ class _FeatureFile:
                 or checks[block, view] != _checksum(features[_rows(block, self.shape[0]), view])
             ]
             for block, view in _each(np.asarray(missing), progress):
-                found = extract(block, view)
-                features[_rows(block, self.shape[0]), view] = found
-                checks[block, view] = _checksum(found)
-            if missing:
-                features.flush()
-                checks.flush()
+                found, first = extract(block, view), block * BLOCK
+                _write(features, [(first + row, view) for row in range(len(found))], found)
+                _write(checks, [(block, view)], np.array([_checksum(found)], dtype=np.uint64))
         opened: Array = np.load(self.path, mmap_mode="r")
         return opened
 
     @staticmethod
     def _open(path: Path, shape: tuple[int, ...], dtype: Any) -> np.memmap[Any, Any]:
-        """Open an array for writing; a file that is absent or of another shape starts with zeros."""
+        """Open an array; a file that is absent, damaged or of another shape is made anew, with zeros."""
         try:
-            found: np.memmap[Any, Any] = np.load(path, mmap_mode="r+")
-            if found.shape == shape and found.dtype == dtype:
+            found: np.memmap[Any, Any] = np.load(path, mmap_mode="r")
+            if found.shape == shape and found.dtype == dtype and found.flags.c_contiguous:
                 return found
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError, EOFError):
             pass
         path.unlink(missing_ok=True)  # a run that has the damaged file open keeps its own copy
-        return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            file.truncate(file.tell() + int(np.prod(shape)) * np.dtype(dtype).itemsize)
+        made: np.memmap[Any, Any] = np.load(path, mmap_mode="r")
+        return made
+
+
+def _write(target: np.memmap[Any, Any], places: Sequence[tuple[int, int]], values: Array) -> None:
+    """Write values into the file of an array, one for each place of its first two axes.
+
+    Not through the mapping: there a full disk would end the process, here it is an error.
+    """
+    with Path(str(target.filename)).open("r+b", buffering=0) as file:
+        for (row, view), value in zip(places, values, strict=True):
+            file.seek(target.offset + row * target.strides[0] + view * target.strides[1])
+            content = np.ascontiguousarray(value)
+            if file.write(content.data) != content.nbytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @contextmanager

@@ -6,7 +6,6 @@ them ends the process. So it is tried and timed in a child process, once per mac
 
 from __future__ import annotations
 
-import json
 import platform
 import subprocess
 import sys
@@ -17,8 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from unseen.checksums import json_with_sum, parse_json_with_sum
 from unseen.errors import UnseenError, UsageError, unknown_name
-from unseen.fileio import cache_folder, write_json
+from unseen.fileio import cache_folder, write_text
 from unseen.models import Network, Precision
 from unseen.models.mkldnn import BlockedStage
 
@@ -148,7 +148,7 @@ def processor_speed() -> Bfloat16Speed:
     except (OSError, subprocess.TimeoutExpired) as error:
         return Bfloat16Speed(0.0, f"a test did not finish: {type(error).__name__}")
     with suppress(UnseenError):  # without a cache it is measured again next time
-        write_json(path, {**known, key: list(found)})
+        write_text(path, json_with_sum({**known, key: list(found)}))
     return found
 
 
@@ -188,7 +188,7 @@ def _processor() -> str:
 
 def _read(path: Path) -> dict[str, tuple[float, str]]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = parse_json_with_sum(path.read_text(encoding="utf-8"))
         return {key: (float(speedup), str(reason)) for key, (speedup, reason) in values.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

@@ -2,7 +2,9 @@
 
 An entry is named by the folder, the image size, the decoder's version and every file's name, size and
 time of change, so it is never used for other images. It is valid only with its description (JSON) next to it,
-and both are written atomically, so a killed process leaves nothing that is used.
+and both are written atomically, so a killed process leaves nothing that is used. The description has a
+checksum of itself and of every block of the file: a damaged entry is decoded again. Both are readable by this
+user only.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +22,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from unseen.checksums import crc_of, json_with_sum, parse_json_with_sum
 from unseen.data.images.decode import RGB, ImageDecoder, UnreadableImageError, map_in_threads
 from unseen.data.images.scan import ImageFile
 from unseen.data.sources import Progress, no_progress
@@ -27,6 +30,8 @@ from unseen.errors import UnseenError
 from unseen.fileio import cache_folder, write_atomically, write_text
 
 _LEFTOVER_SECONDS = 24 * 3600
+_BLOCK = 1 << 24
+"""Bytes under one checksum; several blocks are checked at once."""
 Array = npt.NDArray[Any]
 
 
@@ -58,7 +63,10 @@ def decode_images(
     Where the cache cannot be written (a full disk, a read-only home) the images are kept in memory.
     """
     entry = _Entry(folder, files, size, form)
-    found = entry.read()
+    try:
+        found, damage = entry.read(), ""
+    except _DamagedEntryError:
+        found, damage = None, "the cache of decoded images was damaged, so they were decoded again"
     if found is not None:
         return found
     decoding = _Decoding(folder, files, size, form, progress)
@@ -68,10 +76,14 @@ def decode_images(
         images = decoding.in_memory()
         note = f"decoded images are kept in memory only and decoded again next time: {error}"
         return DecodedImages(images, decoding.unreadable, hashlib.sha256(images.data).hexdigest(), note)
-    written = entry.read()
+    written = entry.read(check=False)
     if written is None:
         raise UnseenError(f"the image cache {entry.pixels} was removed while it was opened; start again")
-    return written
+    return replace(written, note=damage)
+
+
+class _DamagedEntryError(Exception):
+    """An entry of the cache that differs from its checksums."""
 
 
 class _Decoding:
@@ -117,28 +129,53 @@ class _Entry:
         self.pixels = cache_folder() / f"{self.family}-{key}.npy"
         self.description = self.pixels.with_suffix(".json")
 
-    def read(self) -> DecodedImages | None:
-        """Open the entry; None when there is none, or it is incomplete or damaged."""
+    def read(self, *, check: bool = True) -> DecodedImages | None:
+        """Open the entry; None when there is none or it is incomplete, an error when it is damaged."""
         try:
-            described: dict[str, Any] = json.loads(self.description.read_text(encoding="utf-8"))
+            described = parse_json_with_sum(self.description.read_text(encoding="utf-8"))
             unreadable = dict(described["unreadable"])
             images = np.load(self.pixels, mmap_mode="r")
             shape = (len(self.files) - len(unreadable), self.size, self.size, self.form.channels)
             if images.shape != shape or images.dtype != self.form.dtype:
                 return None
             found = DecodedImages(images, unreadable, str(described["digest"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except FileNotFoundError:
             return None
+        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+            raise _DamagedEntryError from error
+        if check and not self._is_intact(images, described):
+            raise _DamagedEntryError
         decode = partial(_try_decode, size=self.size, form=self.form)
         repaired = any(not isinstance(decode(self.folder / name), str) for name in unreadable)
         return None if repaired else found
 
+    def _is_intact(self, images: Array, described: dict[str, Any]) -> bool:
+        """Compare the file with its checksums; one of a version without them gets them, if it is intact."""
+        sums = _block_sums(self.pixels)
+        if "sums" in described:
+            return bool(described["sums"] == sums)
+        if hashlib.sha256(np.ascontiguousarray(images).data).hexdigest() != described["digest"]:
+            return False
+        with suppress(UnseenError):
+            write_text(self.description, json_with_sum({**described, "sums": sums}), private=True)
+        return True
+
     def write(self, decoding: _Decoding) -> None:
         """Decode into the entry, then remove what it replaces."""
-        digest = hashlib.sha256()
-        write_atomically(self.pixels, lambda temporary: self._fill(temporary, decoding, digest))
-        about = {"folder": str(self.folder.resolve()), "size": self.size, "digest": digest.hexdigest()}
-        write_text(self.description, json.dumps({**about, "unreadable": decoding.unreadable}))
+        digest, sums = hashlib.sha256(), list[str]()
+
+        def fill(temporary: Path) -> None:
+            self._fill(temporary, decoding, digest)
+            sums.extend(_block_sums(temporary))
+
+        write_atomically(self.pixels, fill, private=True)
+        about: dict[str, Any] = {
+            "folder": str(self.folder.resolve()),
+            "size": self.size,
+            "unreadable": decoding.unreadable,
+        }
+        about |= {"digest": digest.hexdigest(), "sums": sums}
+        write_text(self.description, json_with_sum(about), private=True)
         self._remove_others()
 
     def _fill(self, temporary: Path, decoding: _Decoding, digest: Any) -> None:
@@ -177,6 +214,13 @@ def _try_decode(path: Path, *, size: int, form: ImageDecoder) -> Array | str:
         return form.read(path, size)
     except UnreadableImageError as error:
         return str(error)
+
+
+def _block_sums(path: Path) -> list[str]:
+    """Return the checksum of every block of a file."""
+    content = np.memmap(path, dtype=np.uint8, mode="r")
+    starts = range(0, len(content), _BLOCK)
+    return list(map_in_threads(lambda start: crc_of(content[start : start + _BLOCK].data), starts))
 
 
 def _hash(parts: Sequence[object]) -> str:
