@@ -10,7 +10,6 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -101,47 +100,59 @@ def _canonical(values: dict[str, Any]) -> bytes:
     return json.dumps(values, sort_keys=True).encode()
 
 
-def seal(folder: Path, names: Iterable[str]) -> None:
-    """Write the sums of these files of a folder into its file of sums."""
-    lines = [f"{_sha256(folder / name)}  {name}\n" for name in names if (folder / name).is_file()]
-    write_text(folder / CHECKSUMS, "".join(lines))
+def seal(folder: Path, *names: str) -> None:
+    """Add these files of a folder to its file of sums."""
+    found = {name: _sha256((folder / name).read_bytes()) for name in names if (folder / name).is_file()}
+    _write_sums(folder, {**_read_sums(folder), **found})
 
 
-def unseal(folder: Path) -> None:
-    """Remove the file of sums, before the files that it covers change."""
-    try:
-        (folder / CHECKSUMS).unlink(missing_ok=True)
-    except OSError as error:
-        raise UnseenError(f"could not remove {folder / CHECKSUMS}: {error.strerror or error}") from error
+def unseal(folder: Path, *names: str) -> None:
+    """Remove these files from the folder's sums, before they change."""
+    found = _read_sums(folder)
+    if found.keys() & set(names):
+        _write_sums(folder, {name: digest for name, digest in found.items() if name not in names})
 
 
-def check_sealed(path: Path, *, way_out: str) -> bool:
-    """Refuse a file that differs from its folder's sums; return whether they cover it.
+def write_sealed_text(path: Path, text: str) -> None:
+    """Replace `path` with a UTF-8 text file and keep its sum; a crash in between leaves it without a sum."""
+    unseal(path.parent, path.name)
+    write_text(path, text)
+    seal(path.parent, path.name)
+
+
+def check_sealed(path: Path, *, way_out: str) -> None:
+    """Refuse a file that differs from its folder's sums, if they cover it.
 
     way_out  what the user can do, for the message
     """
-    sums = path.with_name(CHECKSUMS)
+    expected = _read_sums(path.parent).get(path.name)
+    if expected is None:
+        return
     try:
-        lines = sums.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return False
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnseenError(f"{sums} cannot be read ({error}): restore it, or delete it") from error
-    expected = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-    if path.name not in expected:
-        return False
-    try:
-        found = _sha256(path)
+        found = _sha256(path.read_bytes())
     except OSError as error:
         raise UnseenError(f"cannot read {path}: {error.strerror or error}") from error
-    if found != expected[path.name]:
+    if found != expected:
         raise UnseenError(
-            f"{path} is damaged or was edited (its checksum in {CHECKSUMS} differs): {way_out}; "
-            f"if the change was meant, delete {sums}"
+            f"{path} is damaged or was edited (its checksum differs): {way_out}; if the change was meant, "
+            f"delete {path.with_name(CHECKSUMS)}"
         )
-    return True
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _read_sums(folder: Path) -> dict[str, str]:
+    sums = folder / CHECKSUMS
+    try:
+        lines = sums.read_text(encoding="utf-8").splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnseenError(f"{sums} cannot be read ({error}): restore it, or delete it") from error
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+def _write_sums(folder: Path, sums: dict[str, str]) -> None:
+    write_text(folder / CHECKSUMS, "".join(f"{sums[name]}  {name}\n" for name in sorted(sums)))
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

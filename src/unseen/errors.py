@@ -35,6 +35,11 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"unknown {kind}{colon} {name!r}.{hint} Known: {listed}.")
 
 
+def printable(text: str) -> str:
+    """Escape undecodable bytes, such as those of a file name in an unknown encoding."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def missing_extra(package: str, extra: str, purpose: str) -> UnseenError:
     """Describe an optional library that is needed now but not installed."""
     return UnseenError(f"{purpose} needs {package}, which is not installed: pip install 'unseen[{extra}]'")

@@ -90,7 +90,12 @@ def write_text(path: Path, text: str, *, private: bool = False) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Replace `path` with a readable JSON file, atomically."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, to_json(value))
+
+
+def to_json(value: Any) -> str:
+    """Write a value as readable JSON."""
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def to_toml(values: Mapping[str, Any]) -> str:

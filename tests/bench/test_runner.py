@@ -15,6 +15,7 @@ from unseen.bench.bench_folder import BenchFolder
 from unseen.bench.results import load_results, read_results, write_results
 from unseen.bench.runner import bench_state, run_bench
 from unseen.bench.workers import BenchCallback
+from unseen.checksums import CHECKSUMS
 from unseen.config import RunConfig
 from unseen.errors import UnseenError
 from unseen.report import write_report
@@ -92,6 +93,7 @@ def test_numbers_that_are_not_defined_survive(finished_bench, tmp_path):
     write_results(tmp_path / "results.jsonl", [odd])
     assert "NaN" not in (tmp_path / "results.jsonl").read_text()
     assert repr(read_results(tmp_path / "results.jsonl")) == repr([odd])
+    (tmp_path / CHECKSUMS).unlink()
     (tmp_path / "results.jsonl").write_text("{}\n")
     with pytest.raises(UnseenError, match="no results of a bench"):
         read_results(tmp_path / "results.jsonl")

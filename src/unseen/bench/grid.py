@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from unseen.bench.bench_job import RELEASED, BenchJob, job_config
+from unseen.checksums import check_sealed, write_sealed_text
 from unseen.config import WHERE, RunConfig, recorded_names
 from unseen.errors import UsageError, unknown_name
 from unseen.evaluation.selection import LeaveOneDomainOut, SourceValidation
-from unseen.fileio import read_toml, to_toml, write_text
+from unseen.fileio import read_toml, to_toml
 from unseen.typed_values import check_types
 
 ALL = "all"
@@ -123,6 +124,7 @@ class Grid:
     @classmethod
     def from_toml(cls, path: Path) -> Grid:
         """Read a grid file."""
+        check_sealed(path, way_out="undo the change")
         try:
             return cls.from_mapping(read_toml(path))
         except UsageError as error:
@@ -139,8 +141,8 @@ class Grid:
         return to_toml({**entries, "common": self.common, "methods": self.methods})
 
     def save(self, path: Path) -> None:
-        """Write the grid into a file."""
-        write_text(path, self.to_toml())
+        """Write the grid into a file, with a checksum next to it."""
+        write_sealed_text(path, self.to_toml())
 
 
 def jobs(grid: Grid) -> list[BenchJob]:

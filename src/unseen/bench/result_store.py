@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from unseen.bench.bench_job import RELEASED, BenchJob
+from unseen.checksums import check_sealed
 from unseen.config import TABLES, RunConfig
 from unseen.errors import UnseenError
 from unseen.runs.folder import RunFolder
@@ -92,6 +93,8 @@ def read_finished(folder: Path) -> FinishedRun:
     """Read a finished run folder."""
     paths = RunFolder(folder)
     try:
+        for path in (paths.result, paths.records):
+            check_sealed(path, way_out="restore it from a backup")
         result = json.loads(paths.result.read_text(encoding="utf-8"))
         records = read_records(paths.records)
         start = next(record for record in records if record["event"] == "start")

@@ -19,6 +19,7 @@ from unseen.bench.grid import LEAVE_ONE_DOMAIN_OUT, Grid
 from unseen.bench.job_plan import JobPlan, PlannedEntry, make_plan
 from unseen.bench.lodo_cv import choose_round
 from unseen.bench.result_store import FinishedRun, ResultStore, without_domain
+from unseen.checksums import check_sealed, write_sealed_text
 from unseen.errors import UnseenError
 from unseen.evaluation.evaluate import summarize_groups
 from unseen.evaluation.selection import (
@@ -30,7 +31,6 @@ from unseen.evaluation.selection import (
     rule_names,
     select,
 )
-from unseen.fileio import write_text
 from unseen.runs.records import Record
 
 
@@ -64,7 +64,7 @@ class JobResult:
 def write_results(path: Path, results: Iterable[JobResult]) -> None:
     """Write one line per job; undefined numbers are written as null."""
     lines = [json.dumps(as_values(result), ensure_ascii=False, allow_nan=False) for result in results]
-    write_text(path, "".join(f"{line}\n" for line in lines))
+    write_sealed_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def as_values(result: JobResult) -> dict[str, Any]:
@@ -75,6 +75,7 @@ def as_values(result: JobResult) -> dict[str, Any]:
 def read_results(path: Path) -> list[JobResult]:
     """Read what `write_results` wrote."""
     known = {item.name for item in fields(JobResult)}
+    check_sealed(path, way_out="restore it from a backup, or delete it where the jobs' folders still exist")
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         return [_result({key: value for key, value in line.items() if key in known}) for line in lines]

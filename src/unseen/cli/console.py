@@ -26,8 +26,3 @@ def results() -> Console:
 def print_json(value: Any) -> None:
     """Print a result for machines."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def printable(text: str) -> str:
-    """Escape undecodable bytes, such as those of a file name in an unknown encoding."""
-    return text.encode("utf-8", "backslashreplace").decode()

@@ -18,9 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from unseen.cli.cache_command import cache_command
-from unseen.cli.console import INTERRUPTED, messages, print_json, printable, results
+from unseen.cli.console import INTERRUPTED, messages, print_json, results
 from unseen.cli.options import with_plugins
-from unseen.errors import UsageError, unknown_name
+from unseen.errors import UsageError, printable, unknown_name
 
 if TYPE_CHECKING:
     from unseen.data import DataRequest

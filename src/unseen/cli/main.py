@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Annotated
 
@@ -22,7 +23,7 @@ from unseen.cli.reproduce_command import reproduce_command
 from unseen.cli.site_command import approve_command, ledger_app
 from unseen.cli.train_command import train_command
 from unseen.cli.up_command import up_command
-from unseen.errors import UnseenError
+from unseen.errors import UnseenError, printable
 from unseen.registry import add_plugin_files
 
 app = typer.Typer(
@@ -78,3 +79,25 @@ def main() -> None:
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in ENVIRONMENT:
+            raise
+        place = f"{error.filename}: " if error.filename is not None else ""
+        typer.echo(f"error: {printable(place)}{error.strerror}", err=True)
+        sys.exit(UnseenError.exit_code)
+
+
+ENVIRONMENT = {
+    *(
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+        errno.ENOENT,
+    ),
+    *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENFILE, errno.ESTALE),
+}
+"""Reasons of the operating system that are no fault of the program: a full disk, a read-only place."""

@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from unseen.cli.console import messages, print_json, printable, results
+from unseen.cli.console import messages, print_json, results
 from unseen.cli.options import with_plugins
-from unseen.errors import UnseenError
+from unseen.errors import UnseenError, printable
 
 if TYPE_CHECKING:
     from unseen.serving import Prediction
@@ -50,7 +50,8 @@ def predict_command(  # noqa: PLR0917 (one parameter per option)
     models trained on a table it is a .csv or .parquet file with the same columns (no target needed).
 
     Images are resized and converted as in training. An unreadable one keeps its line, without a class and
-    with the reason; the exit code is 1 only if none could be read.
+    with the reason; the exit code is 1 only if none could be read. Texts that a spreadsheet would take for a
+    formula (they begin with = + - @) get an apostrophe in front.
 
     Examples:
 
@@ -83,6 +84,10 @@ def predict_command(  # noqa: PLR0917 (one parameter per option)
         console.print(Text(f"{printable(item.name)}: {item.error}", style="yellow"), soft_wrap=True)
     if len(failed) == len(found):
         raise UnseenError(f"{path}: nothing could be predicted ({len(found)} tried); the reasons are above")
+    if not saved.checked:
+        console.print(
+            "The model was written without a checksum: damage in it is not noticed.", soft_wrap=True
+        )
     for remark in _remarks(saved.card, path):
         console.print(remark, soft_wrap=True)
     console.print(predictions_table(found, saved.card))
@@ -151,7 +156,7 @@ def predictions_csv(
     first = "file" if card.encoding is None else "row"
     if not card.task_type.has_classes:
         writer.writerow([first, "prediction", "error"])
-        writer.writerows([item.name, _number(item.value), item.error] for item in predictions)
+        writer.writerows([_cell(item.name), _number(item.value), _cell(item.error)] for item in predictions)
         return text.getvalue()
     places = 1 if every_class else min(top, len(card.classes))
     ranks = [
@@ -165,10 +170,10 @@ def predictions_csv(
         chances = dict(item.ranked)
         writer.writerow(
             [
-                item.name,
-                *(value for label, chance in pairs for value in (label, _number(chance))),
+                _cell(item.name),
+                *(value for label, chance in pairs for value in (_cell(label), _number(chance))),
                 *(_number(chances.get(name)) for name in card.classes if every_class),
-                item.error,
+                _cell(item.error),
             ]
         )
     return text.getvalue()
@@ -217,6 +222,14 @@ def predictions_table(predictions: Sequence[Prediction], card: ModelCard) -> Tab
         rest = sorted(map(len, found.values()), reverse=True)[MOST_SUMMARY_ROWS:]
         table.add_row(Text(f"{len(rest)} other classes"), str(sum(rest)), "")
     return table
+
+
+FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def _cell(text: str) -> str:
+    """Keep a spreadsheet from running a file's or class's name as a formula: an apostrophe makes it text."""
+    return f"'{text}" if text.startswith(FORMULA_SIGNS) else text
 
 
 def _number(value: float | None) -> str:

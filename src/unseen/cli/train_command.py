@@ -13,7 +13,7 @@ import typer
 from unseen.cli.console import INTERRUPTED, messages, print_json, results
 from unseen.cli.options import option_group, run_options, with_options, with_plugins
 from unseen.config import EXECUTION, RunConfig
-from unseen.errors import UsageError
+from unseen.errors import UnseenError, UsageError
 
 if TYPE_CHECKING:
     from unseen.callbacks.base import Callbacks
@@ -109,6 +109,7 @@ def train_command(
     from unseen.callbacks.base import make_callbacks
     from unseen.cli.progress import LiveProgress
     from unseen.report import result_table, write_figures
+    from unseen.runner.finalize import explain_divergence
     from unseen.runs.folder import RunFolder, default_folder, resume_config
 
     given = with_job_file({**run, **({"data": data} if data is not None else {})})
@@ -137,9 +138,11 @@ def train_command(
         write_figures(folder, folder / "figures")
     if as_json:
         print_json({**result.values, "folder": str(folder)})
-        return
-    results().print(result_table([result.values]))
-    results().print(f"Report: {RunFolder(folder).report}", soft_wrap=True)
+    else:
+        results().print(result_table([result.values]))
+        results().print(f"Report: {RunFolder(folder).report}", soft_wrap=True)
+    if reason := explain_divergence(result.values):
+        raise UnseenError(reason)
 
 
 def with_job_file(given: dict[str, Any]) -> dict[str, Any]:

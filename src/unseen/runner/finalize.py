@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 import torch
 
+from unseen.checksums import write_sealed_text
 from unseen.data import Indices, Samples
 from unseen.engine import Engine, Experiment, NoAnswer, ServerLoop, Workspace, evaluation_record
 from unseen.engine.experiment import EvaluationSet
 from unseen.errors import UnseenError
 from unseen.evaluation.evaluate import GroupedAccumulator, predict_batches, summarize_groups
 from unseen.evaluation.selection import VALIDATION_DOMAIN, LastRound, Oracle, mean_metric, select
-from unseen.fileio import write_json
+from unseen.fileio import to_json
 from unseen.privacy import DisclosureEntry, DisclosureLog, sum_disclosures
 from unseen.report.png import encode_png
 from unseen.runner.experiment_setup import normalization
@@ -63,7 +64,7 @@ def finalize(setup: Setup, loop: ServerLoop) -> dict[str, Any]:
     save_model(
         loop.folder.model, loop.engine.workspace.whole_tensors(checkpoint.selected), _model_card(setup)
     )
-    write_json(loop.folder.result, values)
+    write_sealed_text(loop.folder.result, to_json(values))
     return values
 
 
@@ -174,6 +175,21 @@ def make_result(records: Sequence[Record], *, selection: str, task: str) -> dict
         "bytes_down": sum(record["bytes_down"] for record in rounds),
         "left": sum_disclosures(records),
     }
+
+
+DIVERGED_LOSS = 1e6
+"""Mean loss of a sample above which a model is of no use, whatever the task: targets are standardized."""
+
+
+def explain_divergence(result: Mapping[str, Any]) -> str:
+    """Say so if the selected model's loss on the sources is not finite or enormous; empty if it is usual."""
+    parts = (result["metrics"].get(name) for name in ("source_validation", "in_domain", "target"))
+    found = next((part for part in parts if part and "loss" in part), {"loss": 0.0})
+    loss = found["loss"]
+    if loss is not None and loss <= DIVERGED_LOSS:
+        return ""
+    seen = "not a finite number" if loss is None else f"{loss:.3g}"
+    return f"training diverged: the selected model's loss is {seen}; a lower --lr often helps"
 
 
 def _means(evaluation: Record | None, split: str, primary: str) -> dict[str, Any] | None:

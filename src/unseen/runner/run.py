@@ -12,6 +12,7 @@ import torch
 
 from unseen.aggregation import make_average
 from unseen.callbacks.base import CallbackList, Callbacks, RunEnd
+from unseen.checksums import seal
 from unseen.config import RunConfig
 from unseen.data import DataSet
 from unseen.engine import Engine, Schedule, ServerLoop, make_engine
@@ -116,6 +117,7 @@ def run(
                 loop.record("start", **start_record(setup, loop.engine))
             loop.run()
             result = RunResult(out, finalize(setup, loop))
+        seal(folder.path, folder.records.name)
         if report:
             write_report(out)
     following.on_train_end(result.as_run_end())

@@ -6,16 +6,19 @@ time, on another machine, without the data, the model or PyTorch.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unseen.checksums import read_recorded_toml
+from unseen.checksums import check_sealed, read_recorded_toml
 from unseen.errors import UnseenError, UsageError
 from unseen.runs.folder import RunFolder
-from unseen.runs.records import Record, parse_json, read_records
+from unseen.runs.records import Record, check_kept, parse_json, parse_records
 from unseen.tasks import primary_metric
+
+_LONGEST_HEADER = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -123,12 +126,37 @@ def read_run(folder: Path) -> Run:
     return Run(
         folder=folder,
         config=read_recorded_toml(files.config) if files.config.is_file() else {},
-        records=read_records(files.records) if files.records.is_file() else [],
+        records=_read_records(files) if files.records.is_file() else [],
         result=_read_result(files.result) if files.result.is_file() else None,
     )
 
 
+def _read_records(files: RunFolder) -> list[Record]:
+    """Read the records and compare them with the checksum of the finished run, or of its checkpoint."""
+    way_out = "restore it from a backup"
+    check_sealed(files.records, way_out=way_out)
+    count, expected = _part_with_checksum(files.checkpoint)
+    try:
+        content = files.records.read_bytes()
+    except OSError as error:
+        raise UnseenError(f"cannot read {files.records}: {error.strerror or error}") from error
+    check_kept(content[:count], files.records, expected)
+    return parse_records(content, files.records)
+
+
+def _part_with_checksum(checkpoint: Path) -> tuple[int, str]:
+    """Read from the header of a checkpoint how many bytes of the records it covers, and their checksum."""
+    try:
+        with checkpoint.open("rb") as file:
+            header = json.loads(file.read(min(int.from_bytes(file.read(8), "little"), _LONGEST_HEADER)))
+        facts = json.loads(header["__metadata__"]["checkpoint"])
+        return int(facts["records_bytes"]), str(facts["records_sum"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return 0, ""
+
+
 def _read_result(path: Path) -> dict[str, Any]:
+    check_sealed(path, way_out="restore it from a backup, or delete it and resume the run")
     try:
         result = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:

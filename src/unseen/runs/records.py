@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from unseen.checksums import Crc, crc_of
+from unseen.checksums import Crc, crc_of, unseal
 from unseen.errors import UnseenError
 from unseen.fileio import Record, make_folder
 
@@ -34,6 +34,7 @@ class Records:
         self._sum.add(kept)
         try:
             make_folder(path.parent)
+            unseal(path.parent, path.name)
             if path.exists():
                 with path.open("r+b") as file:
                     file.truncate(keep_bytes)

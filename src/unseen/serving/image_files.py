@@ -37,7 +37,9 @@ def find_images(path: Path) -> FoundImages:
     names: list[str] = []
     passed_over = 0
     for folder, files in _walk(path):
-        images = [name for name in files if name.lower().endswith(IMAGE_SUFFIXES)]
+        images = [
+            name for name in files if name.lower().endswith(IMAGE_SUFFIXES) and not _is_special(folder / name)
+        ]
         passed_over += len(files) - len(images)
         names += [(folder / name).relative_to(path).as_posix() for name in images]
     if not names:
@@ -92,6 +94,11 @@ def _walk(top: Path) -> list[tuple[Path, list[str]]]:
 
 def _is_hidden(name: str) -> bool:
     return name.startswith((".", "__MACOSX"))
+
+
+def _is_special(path: Path) -> bool:
+    """Recognize a pipe, socket or device: reading it may wait for ever. Broken links are left to decoding."""
+    return path.exists() and not path.is_file()
 
 
 def _refuse(error: OSError) -> None:

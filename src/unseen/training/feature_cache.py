@@ -147,7 +147,7 @@ class _FeatureFile:
             found: np.memmap[Any, Any] = np.load(path, mmap_mode="r")
             if found.shape == shape and found.dtype == dtype and found.flags.c_contiguous:
                 return found
-        except (OSError, ValueError, TypeError, EOFError):
+        except Exception:  # numpy parses a header as Python: a damaged one raises almost anything
             pass
         path.unlink(missing_ok=True)  # a run that has the damaged file open keeps its own copy
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)

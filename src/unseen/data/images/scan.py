@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from unseen.data.images.decode import IMAGE_SUFFIXES
-from unseen.errors import UnseenError
+from unseen.errors import UnseenError, printable
 
 LAYOUT = "expected FOLDER/DOMAIN/CLASS/IMAGE, for example photo/dog/1.jpg"
 SITE_LAYOUT = "a site's folder is laid out CLASS/IMAGE, for example dog/1.jpg"
@@ -34,6 +35,7 @@ class FolderScan:
     misplaced         images outside class folders: in the folder itself or in a domain's folder
     too_deep         folders inside class folders, not searched
     other_files      files among the images that are not images by name
+    special          pipes, sockets and devices, which are never opened: reading one may wait for ever
     """
 
     folder: Path
@@ -43,6 +45,7 @@ class FolderScan:
     misplaced: tuple[str, ...] = ()
     too_deep: tuple[str, ...] = ()
     other_files: tuple[str, ...] = ()
+    special: tuple[str, ...] = ()
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -61,6 +64,8 @@ class FolderScan:
 
     def problem(self) -> str | None:
         """Explain in one line why this folder cannot be trained on; None if it can."""
+        if problem := self.problem_of_names():
+            return problem
         if not self.files and self.misplaced:
             return f"{self.folder}: images such as {self.misplaced[0]} are outside class folders; {LAYOUT}"
         if not self.files:
@@ -78,8 +83,17 @@ class FolderScan:
                 )
         return None
 
+    def problem_of_names(self) -> str | None:
+        """Name a domain or class that records and models cannot name; None if there is none."""
+        for name in (*self.domains, *self.classes):
+            if printable(name) != name:
+                return f"{self.folder}: the folder name {printable(name)} is not UTF-8: rename the folder"
+        return None
+
     def problem_of_site(self) -> str | None:
         """Explain in one line why a site cannot join with its folder CLASS/IMAGE; None if it can."""
+        if problem := self.problem_of_names():
+            return problem
         if not self.files and self.too_deep:
             return (
                 f"{self.folder}: found folders such as {self.too_deep[0]} in place of images; {SITE_LAYOUT}"
@@ -98,6 +112,7 @@ class FolderScan:
                 (self.misplaced, "left out: outside class folders"),
                 (self.too_deep, "not searched: folders inside a class folder"),
                 (self.other_files, "left out: not an image by its name"),
+                (self.special, "left out: a pipe, socket or device"),
             )
             if names
         )
@@ -138,6 +153,7 @@ class _Findings:
         self.misplaced: list[str] = []
         self.too_deep: list[str] = []
         self.other_files: list[str] = []
+        self.special: list[str] = []
 
     def collect(self) -> None:
         for domain in self._folders(""):
@@ -166,6 +182,7 @@ class _Findings:
             tuple(self.misplaced),
             tuple(self.too_deep),
             tuple(self.other_files),
+            tuple(self.special),
         )
 
     def _folders(self, below: str) -> list[os.DirEntry[str]]:
@@ -186,11 +203,13 @@ class _Findings:
             name = f"{below}{label.name}/{entry.name}"
             if entry.is_dir():
                 self.too_deep.append(name)
-            elif _is_image(entry.name):
-                size, changed = _state(entry)
-                self.files.append(ImageFile(name, domain, label.name, size, changed))
-            else:
+            elif not _is_image(entry.name):
                 self.other_files.append(name)
+            elif (state := _state(entry)) is None:
+                self.special.append(name)
+            else:
+                size, changed = state
+                self.files.append(ImageFile(name, domain, label.name, size, changed))
         return len(self.files) > before
 
 
@@ -204,14 +223,15 @@ def _is_image(name: str) -> bool:
     return name.lower().endswith(IMAGE_SUFFIXES)
 
 
-def _state(entry: os.DirEntry[str]) -> tuple[int, int]:
+def _state(entry: os.DirEntry[str]) -> tuple[int, int] | None:
+    """Return size and time of change; None for what is no regular file."""
     try:
         found = entry.stat()
     except OSError:  # a broken link: kept, so that decoding reports it
         return -1, -1
-    return found.st_size, found.st_mtime_ns
+    return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
 
 def _some(names: tuple[str, ...]) -> str:
-    shown = ", ".join(names[:3])
+    shown = printable(", ".join(names[:3]))
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
