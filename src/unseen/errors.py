@@ -35,7 +35,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"unknown {kind}{colon} {name!r}.{hint} Known: {listed}.")
 
 
-def printable(text: str) -> str:
+def escape_bytes(text: str) -> str:
     """Escape undecodable bytes, such as those of a file name in an unknown encoding."""
     return text.encode("utf-8", "backslashreplace").decode()
 

@@ -20,7 +20,7 @@ from rich.text import Text
 from unseen.cli.cache_command import cache_command
 from unseen.cli.console import INTERRUPTED, messages, print_json, results
 from unseen.cli.options import with_plugins
-from unseen.errors import UsageError, printable, unknown_name
+from unseen.errors import UsageError, escape_bytes, unknown_name
 
 if TYPE_CHECKING:
     from unseen.data import DataRequest
@@ -163,7 +163,7 @@ def show_findings(check: DataCheck, console: Console) -> None:
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(printable(text), style=style), soft_wrap=True)
+    console.print(Text(escape_bytes(text), style=style), soft_wrap=True)
 
 
 def _next_step(check: DataCheck, request: DataRequest) -> str:

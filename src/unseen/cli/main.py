@@ -23,7 +23,7 @@ from unseen.cli.reproduce_command import reproduce_command
 from unseen.cli.site_command import approve_command, ledger_app
 from unseen.cli.train_command import train_command
 from unseen.cli.up_command import up_command
-from unseen.errors import UnseenError, printable
+from unseen.errors import UnseenError, escape_bytes
 from unseen.registry import add_plugin_files
 
 app = typer.Typer(
@@ -83,7 +83,7 @@ def main() -> None:
         if error.errno not in ENVIRONMENT:
             raise
         place = f"{error.filename}: " if error.filename is not None else ""
-        typer.echo(f"error: {printable(place)}{error.strerror}", err=True)
+        typer.echo(f"error: {escape_bytes(place)}{error.strerror}", err=True)
         sys.exit(UnseenError.exit_code)
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from unseen.cli.console import messages, print_json, results
 from unseen.cli.options import with_plugins
-from unseen.errors import UnseenError, printable
+from unseen.errors import UnseenError, escape_bytes
 
 if TYPE_CHECKING:
     from unseen.serving import Prediction
@@ -70,7 +70,7 @@ def predict_command(  # noqa: PLR0917 (one parameter per option)
     kept = len(saved.card.classes) if all_probabilities else top
     with DelayedProgressBar(console) as bar:
         found = predict(saved, path, batch_size=batch_size, top=max(kept, 1), progress=bar)
-    text = printable(predictions_csv(found, saved.card, top=top, every_class=all_probabilities))
+    text = escape_bytes(predictions_csv(found, saved.card, top=top, every_class=all_probabilities))
     if out is not None:
         write_text(out, text)
     if as_json:
@@ -81,7 +81,7 @@ def predict_command(  # noqa: PLR0917 (one parameter per option)
         results().print(f"Predictions: {out}", soft_wrap=True, markup=False)
     failed = [item for item in found if item.error]
     for item in failed:
-        console.print(Text(f"{printable(item.name)}: {item.error}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"{escape_bytes(item.name)}: {item.error}", style="yellow"), soft_wrap=True)
     if len(failed) == len(found):
         raise UnseenError(f"{path}: nothing could be predicted ({len(found)} tried); the reasons are above")
     if not saved.checked:
@@ -184,7 +184,7 @@ def predictions_json(predictions: Sequence[Prediction], card: ModelCard, *, top:
     name = "file" if card.encoding is None else "row"
 
     def plain(item: Prediction) -> dict[str, Any]:
-        shown = printable(item.name) if name == "file" else int(item.name)
+        shown = escape_bytes(item.name) if name == "file" else int(item.name)
         if item.error:
             return {name: shown, "error": item.error}
         if not card.task_type.has_classes:

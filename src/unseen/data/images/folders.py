@@ -19,7 +19,7 @@ from unseen.data.images.scan import SITE_LAYOUT, FolderScan, scan_folder, scan_s
 from unseen.data.site_data import SiteSamples, fingerprint_site
 from unseen.data.sources import DataRequest
 from unseen.data.validate import DataCheck
-from unseen.errors import UnseenError, printable
+from unseen.errors import UnseenError, escape_bytes
 
 DEFAULT_IMAGE_SIZE = 64
 SAMPLED_IMAGES = 25
@@ -125,7 +125,7 @@ def note_unreadable(path: Path, scan: FolderScan, decoded: DecodedImages, *, all
     """Note the unreadable files that are left out, or raise an error."""
     first, reason = next(iter(decoded.unreadable.items()))
     others = len(decoded.unreadable) - 1
-    seen = f"unreadable image {printable(first)} ({reason})" + (f" and {others} more" if others else "")
+    seen = f"unreadable image {escape_bytes(first)} ({reason})" + (f" and {others} more" if others else "")
     if not allowed:
         raise UnseenError(
             f"{path}: {seen}; `unseen data check {path}` lists them all, --skip-unreadable leaves them out"

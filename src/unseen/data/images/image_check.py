@@ -12,7 +12,7 @@ from unseen.data.images.decode import UnreadableImageError, describe_image, map_
 from unseen.data.images.scan import FolderScan, scan_folder
 from unseen.data.sources import Progress, no_progress
 from unseen.data.validate import DataCheck, balance_warnings
-from unseen.errors import printable
+from unseen.errors import escape_bytes
 
 
 def check_folder(path: Path, *, progress: Progress = no_progress) -> DataCheck:
@@ -29,7 +29,7 @@ def check_scan(scan: FolderScan, *, problem: str | None, progress: Progress) -> 
     copies: dict[str, list[str]] = defaultdict(list)
     looks = map_in_threads(lambda file: _look(path / file.name), scan.files)
     for done, (file, look) in enumerate(zip(scan.files, looks, strict=True), start=1):
-        name = printable(file.name)
+        name = escape_bytes(file.name)
         if look.reason:
             unreadable[name] = look.reason
         else:
@@ -39,7 +39,7 @@ def check_scan(scan: FolderScan, *, problem: str | None, progress: Progress) -> 
         if done % 100 == 0 or done == len(scan.files):
             progress("checking images", done, len(scan.files))
     counts = {
-        printable(domain): {printable(label): count for label, count in found.items()}
+        escape_bytes(domain): {escape_bytes(label): count for label, count in found.items()}
         for domain, found in scan.counts().items()
     }
     return DataCheck(
@@ -74,7 +74,7 @@ def _look(path: Path) -> _Look:
 def _name_warnings(scan: FolderScan) -> list[str]:
     """Warn about class names that are probably meant to be the same."""
     same: dict[str, list[str]] = defaultdict(list)
-    for label in map(printable, scan.classes):
+    for label in map(escape_bytes, scan.classes):
         same[label.strip().casefold()].append(label)
     return [
         f"classes {' and '.join(names)} differ in upper and lower case only"

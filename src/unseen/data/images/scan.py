@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unseen.data.images.decode import IMAGE_SUFFIXES
-from unseen.errors import UnseenError, printable
+from unseen.errors import UnseenError, escape_bytes
 
 LAYOUT = "expected FOLDER/DOMAIN/CLASS/IMAGE, for example photo/dog/1.jpg"
 SITE_LAYOUT = "a site's folder is laid out CLASS/IMAGE, for example dog/1.jpg"
@@ -86,8 +86,8 @@ class FolderScan:
     def problem_of_names(self) -> str | None:
         """Name a domain or class that records and models cannot name; None if there is none."""
         for name in (*self.domains, *self.classes):
-            if printable(name) != name:
-                return f"{self.folder}: the folder name {printable(name)} is not UTF-8: rename the folder"
+            if escape_bytes(name) != name:
+                return f"{self.folder}: the folder name {escape_bytes(name)} is not UTF-8: rename the folder"
         return None
 
     def problem_of_site(self) -> str | None:
@@ -233,5 +233,5 @@ def _state(entry: os.DirEntry[str]) -> tuple[int, int] | None:
 
 
 def _some(names: tuple[str, ...]) -> str:
-    shown = printable(", ".join(names[:3]))
+    shown = escape_bytes(", ".join(names[:3]))
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
