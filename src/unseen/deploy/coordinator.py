@@ -149,6 +149,8 @@ class SiteCollector:
             settled = self.config.sources or time.monotonic() - quiet_since > SETTLED_SECONDS
             if not missing and settled and len(sources) >= max(self.terms.min_sites, 1):
                 self.known = dict(self.found)
+                for reason in self.sites.turned_away.values():
+                    self.callback.on_note(f"starts without a site that was refused: {reason}")
                 return self.known
             if time.monotonic() > until:
                 here = ", ".join(sorted(self.found)) or "none"

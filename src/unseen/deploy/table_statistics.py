@@ -92,7 +92,7 @@ class SiteTables:
         first = exchange.run(FIRST_PASS)
         centres = means(first)
         second = exchange.run(SECOND_PASS, {CENTRES: torch.from_numpy(centres)})
-        self.left = exchange.left.entries(federation.names)
+        self.left = exchange.left
         scaling = cast(Any, config.table_statistics)
         return make_encoding(data, first, second, centres=centres, statistics=scaling)
 
@@ -144,13 +144,13 @@ class SumsExchange:
             min_sites=0,
         )
         self.state: dict[str, Tensor] = {}
-        self.left = DisclosureLog()
+        self.left: list[Record] = []
         self._faults: list[str] = []
 
     def run(self, number: int, received: dict[str, Tensor] | None = None) -> Statistics:
         """Run one pass; return the sums over all clients."""
         federation, flat = self.experiment.federation, self.engine.workspace.flat
-        everyone, weights = list(range(len(federation))), flat.read().cpu()
+        everyone, weights, left = list(range(len(federation))), flat.read().cpu(), DisclosureLog()
         exchange = Exchange(
             self.experiment,
             self.engine,
@@ -159,7 +159,7 @@ class SumsExchange:
             weights=weights,
             layout=flat.layout,
             state=self.state,
-            left=self.left,
+            left=left,
             fault=self._fault,
         )
         sealing = exchange.begin()
@@ -174,6 +174,7 @@ class SumsExchange:
                 self._fault(reply.client, reply.reason)
         self._require_all()
         opened = exchange.finish(rows, replies, sound)
+        self.left += left.entries(federation.names)
         method = cast(ColumnSums, self.experiment.method)
         return method.merge(opened.updates.extras, rows=int(federation.train_sizes.sum()))
 
