@@ -106,8 +106,8 @@ def test_a_certificate_of_another_authority_is_turned_away(
     wait_for_words(log, "CERTIFICATE_VERIFY_FAILED")
     assert turned_away(log)
     home = CoordinatorHome.load(federation.folder / "federation")
-    forged = (federation.folder / "other-authority" / "ca.crt").read_text(encoding="utf-8")
-    site = open_site(federation.folder / "misled-home", Invitation("misled", home.address, forged))
+    forged = make_certificates(federation.folder / "other-authority", ["127.0.0.1"])
+    site = open_site(federation.folder / "misled-home", Invitation.issue("misled", home.address, forged))
     with pytest.raises(UnseenError, match="is not the coordinator that invited this site"):
         reason_unreachable(site)
 
@@ -148,7 +148,7 @@ def test_a_tour_from_keys_to_a_trained_model(federation: Commands) -> None:
     federation.start("a", "join", "a.invitation", "--data", "images/a")
     federation.wait_for("a", "does not know this site's key yet")
     for site in SITES:
-        done = federation.run("invite", site, "--key", f"{site}-home/{site}.pub")
+        done = federation.run("accept", site, f"{site}-home/{site}.pub")
         assert "is admitted from now on" in done.stderr, done.stderr
     for site in SITES[1:]:
         federation.start(site, "join", f"{site}.invitation", "--data", f"images/{site}")

@@ -41,8 +41,8 @@ def test_folders_laid_out_otherwise_are_refused_with_what_was_expected(images: P
 @pytest.fixture
 def invitation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    ca = make_certificates(tmp_path / "tls", ["localhost"]).ca.read_text(encoding="utf-8")
-    Invitation("a", "localhost:1", ca).save(tmp_path / "a.invitation")
+    files = make_certificates(tmp_path / "tls", ["localhost"])
+    Invitation.issue("a", "localhost:1", files).save(tmp_path / "a.invitation")
     return tmp_path / "a.invitation"
 
 
@@ -73,6 +73,10 @@ def test_a_home_trusts_one_authority_for_good(images: Path, invitation: Path, tm
         (("invite", "../x", "--home", "nowhere"), "cannot be the name of a site"),
         (("invite", "a", "--home", "nowhere"), "is not a coordinator's home"),
         (("invite", "a", "--revoke", "--key", "a.pub"), "one at a time"),
+        (("revoke", "a", "--home", "nowhere"), "is not a coordinator's home"),
+        (("accept", "../a", "a.pub", "--home", "nowhere"), "cannot be the name of a site"),
+        (("approve", "--home", "nowhere"), "is no folder"),
+        (("ledger", "verify"), "which site?"),
         (("status", "--home", "nowhere"), "is not a coordinator's home"),
         (("join", "nowhere.invitation", "--data", "x"), "cannot read nowhere.invitation"),
         (("app", "made"), "at least one domain with --hold-out"),

@@ -66,8 +66,8 @@ def test_private_files_are_for_their_owner_and_nothing_is_written_over(tmp_path:
     (tmp_path / "tls" / "server.crt").unlink()
     with pytest.raises(UnseenError, match=r"server.key already exists"):
         make_certificates(tmp_path / "tls", ["a.example"])
-    (tmp_path / "tls" / "ca.key").unlink()
-    with pytest.raises(UnseenError, match=r"ca.crt already exists"):
+    (tmp_path / "tls" / "ca.crt").unlink()
+    with pytest.raises(UnseenError, match=r"ca.key already exists"):
         make_certificates(tmp_path / "tls", ["a.example"])
 
 
@@ -103,7 +103,7 @@ def test_public_keys_are_taken_as_file_or_line_and_private_ones_are_refused(tmp_
 
 def test_an_invitation_comes_back_as_it_was_written_and_holds_no_secret(tmp_path: Path) -> None:
     files = make_certificates(tmp_path / "tls", ["fed.example.org"])
-    invitation = Invitation("hospital_a", "fed.example.org:9600", files.ca.read_text())
+    invitation = Invitation.issue("hospital_a", "fed.example.org:9600", files)
     invitation.save(tmp_path / "a.invitation")
     assert Invitation.load(tmp_path / "a.invitation") == invitation
     assert "PRIVATE" not in (tmp_path / "a.invitation").read_text()
@@ -126,5 +126,7 @@ def test_a_site_has_one_key_and_a_key_one_site(tmp_path: Path) -> None:
         members.add("b", lines[0])
     assert [member.site for member in Members(tmp_path)] == ["a"]
     members.revoke("a", None)
+    with pytest.raises(UsageError, match="was revoked and cannot be used again"):
+        members.add("a", lines[0])
     members.add("a", lines[1])
     assert [member.key for member in Members(tmp_path)] == [lines[1]]

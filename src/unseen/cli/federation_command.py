@@ -1,4 +1,4 @@
-"""`unseen invite`, `unseen status` and `unseen app`: sites, runs and apps of a federation."""
+"""`unseen invite`, `accept`, `revoke`, `status` and `app`: sites, runs and apps of a federation."""
 
 from __future__ import annotations
 
@@ -16,58 +16,120 @@ if TYPE_CHECKING:
     from unseen.deploy.coordinator_home import CoordinatorHome, FederationStatus
 
 
-def invite_command(
-    site: Annotated[str, typer.Argument(help="The site's name, which is also its domain's name in results.")],
+SiteArgument = Annotated[
+    str, typer.Argument(help="The site's name, which is also its domain's name in results.")
+]
+
+
+def invite_command(  # noqa: PLR0917 (one parameter per option)
+    site: SiteArgument,
     home: HomeOption = DEFAULT_HOME,
-    key: Annotated[
-        str | None,
-        typer.Option(help="The site's public key: its .pub file, or the line in it.", metavar="SITE.pub"),
-    ] = None,
     out: Annotated[Path | None, typer.Option(help="The invitation; SITE.invitation if not given.")] = None,
-    revoke: Annotated[bool, typer.Option("--revoke", help="Revoke this site's access.")] = False,
+    days: Annotated[float, typer.Option(help="Days in which the site can use it to join.", min=0.01)] = 14.0,
+    key: Annotated[
+        str | None, typer.Option(help="The same as `unseen accept`.", metavar="SITE.pub", hidden=True)
+    ] = None,
+    revoke: Annotated[
+        bool, typer.Option("--revoke", help="The same as `unseen revoke`.", hidden=True)
+    ] = False,
 ) -> None:
-    """Write an invitation for a site, and register its public key once you have it.
+    """Write an invitation for a site: address and CA of this coordinator, signed, without any secret.
 
-    First `unseen invite SITE`: send the file to the site. It contains no secret. There `unseen join` creates
-    a key pair and prints which file to send back. Then `unseen invite SITE --key SITE.pub`: from now on the
-    site is admitted. Compare the fingerprints shown on both sides, for example by phone.
+    Send the file to the site. There `unseen join` creates a key pair and prints which file to send back, for
+    `unseen accept`.
 
-    Examples:
+    Example:
 
         unseen invite hospital_a
-
-        unseen invite hospital_a --key hospital_a.pub
     """
     from unseen.deploy.coordinator_home import CoordinatorHome
     from unseen.deploy.invitation import SUFFIX, Invitation, require_site_name
-    from unseen.deploy.keys import fingerprint, read_public_key
     from unseen.deploy.members import Members
 
     if revoke and key is not None:
         raise UsageError("--revoke removes a site's key and --key adds one: use one at a time")
+    if revoke:
+        revoke_command(site, home)
+        return
+    if key is not None:
+        accept_command(site, key, home)
+        return
+    require_site_name(site)
+    place = CoordinatorHome.load(home)
+    path = out or Path(f"{site}{SUFFIX}")
+    invitation = Invitation.issue(site, place.address, place.certificates(), days=days)
+    invitation.save(path)
+    _say(f"Wrote {path}. Send it to {site}; there they run:\n  unseen join {path.name} --data FOLDER")
+    _say(
+        f"It is valid until {invitation.expires[:16]} UTC. Fingerprint of the CA:\n  {invitation.fingerprint}"
+    )
+    if Members(home).get(site) is None:
+        _say(
+            f"It prints the name of a public key file. With that file, admit {site}:\n"
+            f"  unseen accept {site} {site}.pub --home {home}"
+        )
+
+
+def accept_command(
+    site: SiteArgument,
+    key: Annotated[
+        str,
+        typer.Argument(
+            help="SITE.pub or the line in it, or SITE.rotation for a changed key.", metavar="FILE"
+        ),
+    ],
+    home: HomeOption = DEFAULT_HOME,
+    days: Annotated[float, typer.Option(help="Days for which the key is accepted.", min=0.01)] = 365.0,
+) -> None:
+    """Accept a site's public key: from now on the site is admitted.
+
+    Compare the fingerprints shown on both sides, for example by phone. A site that changed its key (`unseen
+    join --rotate-key`) sends SITE.rotation, which is signed with its former key.
+
+    Examples:
+
+        unseen accept hospital_a hospital_a.pub
+
+        unseen accept hospital_a hospital_a.rotation
+    """
+    from unseen.deploy import key_rotation
+    from unseen.deploy.coordinator_home import CoordinatorHome
+    from unseen.deploy.invitation import require_site_name
+    from unseen.deploy.keys import fingerprint, read_public_key
+    from unseen.deploy.members import Members
+
     require_site_name(site)
     place, members = CoordinatorHome.load(home), Members(home)
     coordinator = place.here if _is_up(place) else None
-    if revoke:
-        members.revoke(site, coordinator)
-        _say(f"{site} is no longer admitted.")
-        return
-    if key is None:
-        path = out or Path(f"{site}{SUFFIX}")
-        ca = place.certificates().ca.read_text(encoding="utf-8")
-        Invitation(site, place.address, ca).save(path)
-        _say(f"Wrote {path}. Send it to {site}; there they run:\n  unseen join {path.name} --data FOLDER")
-        if members.get(site) is None:
-            _say(
-                f"It prints the name of a public key file. With that file, admit {site}:\n"
-                f"  unseen invite {site} --key {site}.pub --home {home}"
-            )
-        return
-    member = members.add(site, read_public_key(key))
+    if key.endswith(key_rotation.SUFFIX):
+        known = members.get(site)
+        if known is None:
+            raise UsageError(f"site {site} has no key here that it could change; accept its {site}.pub")
+        new = key_rotation.read_rotation(Path(key), site=site, known=known.key)
+        member = known if known.key == new else members.rotate(site, new, coordinator, days=days)
+    else:
+        member = members.add(site, read_public_key(key), days=days)
     if coordinator is not None:
         members.register(coordinator)
     when = "is admitted from now on" if coordinator else "will be admitted when `unseen up` runs"
-    _say(f"{site} {when}. Fingerprint of its key:\n  {fingerprint(member.key)}")
+    _say(f"{site} {when}, until {member.expires[:10]}. Fingerprint of its key:\n  {fingerprint(member.key)}")
+
+
+def revoke_command(site: SiteArgument, home: HomeOption = DEFAULT_HOME) -> None:
+    """Revoke a site's access. Its key is never accepted again.
+
+    Example:
+
+        unseen revoke hospital_a
+    """
+    from unseen.deploy.coordinator_home import CoordinatorHome
+    from unseen.deploy.invitation import require_site_name
+    from unseen.deploy.members import Members
+
+    require_site_name(site)
+    place = CoordinatorHome.load(home)
+    Members(home).revoke(site, place.here if _is_up(place) else None)
+    _say(f"{site} is no longer admitted.")
 
 
 def _is_up(home: CoordinatorHome) -> bool:

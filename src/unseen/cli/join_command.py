@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from unseen.data.validate import DataCheck
 
 
-def join_command(
+def join_command(  # noqa: PLR0917 (one parameter per option)
     invitation: Annotated[Path, typer.Argument(help="The file of `unseen invite`.")],
     data: Annotated[
         str,
@@ -29,11 +29,20 @@ def join_command(
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Skip images that cannot be read.")
     ] = False,
+    rotate_key: Annotated[
+        bool,
+        typer.Option("--rotate-key", help="Change this site's key; the coordinator accepts the new one."),
+    ] = False,
+    fingerprint: Annotated[
+        str | None,
+        typer.Option(help="Fingerprint of the CA as `unseen invite` showed it; another one is refused."),
+    ] = None,
 ) -> None:
     """Take part in training with this site's data, which stays here. Runs until Ctrl-C.
 
     The data is checked first. The first time, a key pair is created; its private key never leaves this
-    machine. Every kind of value that leaves is shown and logged in HOME/sent.jsonl, with its bytes.
+    machine. HOME/policy.toml says what this site allows; it refuses everything else. Every kind of value that
+    leaves in an answer is shown and logged in HOME/sent.jsonl, with its bytes.
 
     Example:
 
@@ -42,6 +51,7 @@ def join_command(
     from unseen.cli.up_command import terminated_like_interrupted
     from unseen.deploy.flower.compat import require_flower
     from unseen.deploy.invitation import Invitation
+    from unseen.deploy.key_rotation import rotate_key as rotate
     from unseen.deploy.site_home import open_site, stay_connected
     from unseen.deploy.site_policy import read_policy, write_policy
     from unseen.fileio import locked
@@ -49,7 +59,10 @@ def join_command(
     require_flower()
     invited = Invitation.load(invitation)
     _look_over(invited.site, data, skip_unreadable=skip_unreadable)
-    place = open_site(home or Path(f"{invited.site}-home"), invited)
+    if fingerprint is not None and fingerprint != invited.fingerprint:
+        raise UnseenError(f"the invitation is of another CA ({invited.fingerprint}): do not trust it")
+    folder = home or Path(f"{invited.site}-home")
+    place = open_site(folder, invited)
     rules = write_policy(place.path)
     read_policy(place.path)
     console = messages()
@@ -61,6 +74,15 @@ def join_command(
     with locked(place.path / "lock", place=place.path, option="--home"), terminated_like_interrupted():
         say(f"site {invited.site}, public key {place.key.public}, sent values: {place.path / 'sent.jsonl'}")
         say(f"what this site allows: {rules}")
+        say(f"fingerprint of the coordinator's CA: {invited.fingerprint}")
+        if rotate_key:
+            file = rotate(place.path, invited.site)
+            place.been_inside.unlink(missing_ok=True)
+            place = open_site(folder, invited)
+            say(
+                f"this site has a new key: send {file} to the coordinator, where they run\n"
+                f"    unseen accept {invited.site} {file.name}"
+            )
         try:
             stay_connected(place, source, say)
         except KeyboardInterrupt:

@@ -13,7 +13,13 @@ from unseen.cli.audit_command import audit_command
 from unseen.cli.bench_command import bench_command
 from unseen.cli.data_command import app as data_app
 from unseen.cli.demo_command import demo_command
-from unseen.cli.federation_command import app_command, invite_command, status_command
+from unseen.cli.federation_command import (
+    accept_command,
+    app_command,
+    invite_command,
+    revoke_command,
+    status_command,
+)
 from unseen.cli.join_command import join_command
 from unseen.cli.list_command import app as list_app
 from unseen.cli.options import PluginOption
@@ -46,6 +52,8 @@ app.command("export")(export_command)
 for _name, _command in (
     ("up", up_command),
     ("invite", invite_command),
+    ("accept", accept_command),
+    ("revoke", revoke_command),
     ("join", join_command),
     ("status", status_command),
     ("app", app_command),

@@ -6,6 +6,8 @@ import shlex
 import signal
 import subprocess
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,10 +31,17 @@ def up_command(
         typer.Option(help="Name or address at which sites reach this machine (repeatable)."),
     ] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 9600 if not given.", min=1)] = None,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Make a new server certificate; sites keep their invitations.")
+    ] = False,
+    ca_key: Annotated[
+        Path | None, typer.Option(help="The CA's private key, if you keep it elsewhere; needed to sign only.")
+    ] = None,
 ) -> None:
-    """Start a coordinator: TLS with its own CA, and only sites whose keys you registered.
+    """Start a coordinator: TLS with its own CA, and only sites whose keys you accepted.
 
-    The first time, certificates are created; later starts with the same folder keep its keys and sites.
+    The first time, certificates are created; later starts with the same folder keep its keys and sites. The
+    server certificate is valid for a year. The CA's private key, HOME/tls/ca.key, may be kept elsewhere.
     Ctrl-C stops it; active runs can be continued with `unseen train --resume`.
 
     Example:
@@ -42,6 +51,7 @@ def up_command(
     from unseen.deploy.coordinator_home import open_home, start_coordinator
     from unseen.deploy.flower.processes import stop_process
     from unseen.deploy.members import Members
+    from unseen.deploy.tls import WARN_DAYS, days_left
     from unseen.fileio import locked
 
     console = messages()
@@ -49,19 +59,24 @@ def up_command(
     def say(text: str) -> None:
         console.print(text, markup=False, soft_wrap=True)
 
-    place = open_home(home, hosts=host or (), port=port)
+    with locked(home / "lock", place=home, option="--home", private=True):
+        place = open_home(home, hosts=host or (), port=port, renew=renew, ca_key=ca_key)
+    if (days := days_left(place.certificates())) < WARN_DAYS:
+        say(f"The coordinator's certificate expires in {days} days; make a new one: unseen up --renew")
     with locked(home / "lock", place=home, option="--home"), terminated_like_interrupted():
         say(f"Starting the coordinator in {home} ...")
         with place.log.open("a", encoding="utf-8") as log:
             process = start_coordinator(place, log=log)
         try:
             members = Members(home)
-            if any(member.node for member in members):
-                members.register(place.here, all_known=False)
-            else:
-                members.register(place.here)
+            say_expired(members.drop_expired(place.here), say)
+            members.unregister_revoked(place.here)
+            members.register(place.here, all_known=not any(member.node for member in members))
+            for member in members:
+                if 0 < member.days_left < WARN_DAYS:
+                    say(f"The key of {member.site} expires in {member.days_left:.0f} days")
             say(_welcome(place, [member.site for member in members]))
-            _wait(process, place)
+            _wait(process, place, say)
         except KeyboardInterrupt:
             say("\nStopping; sites reconnect once it is back.")
             raise typer.Exit(INTERRUPTED) from None
@@ -77,6 +92,8 @@ def _welcome(home: CoordinatorHome, sites: list[str]) -> str:
         f"  unseen invite SITE --home {folder}",
         "and at the site, with the file that this writes:",
         "  unseen join SITE.invitation --data FOLDER",
+        "which makes its key; with that key, here:",
+        f"  unseen accept SITE SITE.pub --home {folder}",
         "Train from this machine:",
         f"  unseen train JOB.toml --engine flower --coordinator {folder}",
         "Ctrl-C stops.",
@@ -86,8 +103,19 @@ def _welcome(home: CoordinatorHome, sites: list[str]) -> str:
     return "\n".join(lines)
 
 
-def _wait(process: subprocess.Popen[str], home: CoordinatorHome) -> None:
+def say_expired(sites: list[str], say: Callable[[str], None]) -> None:
+    """Say whose keys have expired and what to do."""
+    for site in sites:
+        say(f"The key of {site} has expired, it is no longer admitted; there: unseen join --rotate-key")
+
+
+def _wait(process: subprocess.Popen[str], home: CoordinatorHome, say: Callable[[str], None]) -> None:
+    """Wait until the SuperLink ends, and turn away sites whose keys expire meanwhile."""
+    from unseen.deploy.members import Members
+
     while process.poll() is None:
+        with suppress(UnseenError):  # tried again
+            say_expired(Members(home.path).drop_expired(home.here), say)
         time.sleep(LOOK_SECONDS)
     raise UnseenError(f"the SuperLink ended with code {process.returncode}; see {home.log}")
 

@@ -21,7 +21,7 @@ from unseen.deploy.flower.processes import (
     stop_process,
     wait_until_open,
 )
-from unseen.deploy.members import Members, known_nodes
+from unseen.deploy.members import Member, Members, known_nodes
 from unseen.deploy.tls import make_certificates
 from unseen.errors import UnseenError, UsageError
 from unseen.fileio import write_json
@@ -85,8 +85,18 @@ def settings_file(path: Path) -> Path:
     return path / "coordinator.json"
 
 
-def open_home(path: Path, *, hosts: Sequence[str] = (), port: int | None = None) -> CoordinatorHome:
-    """Create a home, or open an existing one; options that are not given keep their values."""
+def open_home(
+    path: Path,
+    *,
+    hosts: Sequence[str] = (),
+    port: int | None = None,
+    renew: bool = False,
+    ca_key: Path | None = None,
+) -> CoordinatorHome:
+    """Create a home, or open an existing one; options that are not given keep their values.
+
+    renew, ca_key  as in `make_certificates`
+    """
     known = CoordinatorHome.load(path) if settings_file(path).exists() else None
     home = CoordinatorHome(
         path,
@@ -97,7 +107,7 @@ def open_home(path: Path, *, hosts: Sequence[str] = (), port: int | None = None)
         if not HOST_NAME.fullmatch(host) and not _is_address(host):
             raise UsageError(f"--host {host!r} is neither a host name nor an address")
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    home.certificates()
+    make_certificates(path / "tls", home.hosts, renew=renew, ca_key=ca_key)
     values = asdict(home)
     del values["path"]
     write_json(settings_file(path), values)
@@ -173,12 +183,15 @@ def federation_status(path: Path) -> FederationStatus:
     """Query the coordinator that runs in this home."""
     home, members = CoordinatorHome.load(path), Members(path)
     nodes = {node["node-id"]: node for node in known_nodes(home.here, path)}
-    sites = tuple(_site(member.site, nodes.get(member.node)) for member in members)
+    sites = tuple(_site(member, nodes.get(member.node)) for member in members)
     runs = run_flwr_json(["list"], home.here, home=path / "asking")["runs"]
     return FederationStatus(sites, tuple(_run(run) for run in runs))
 
 
-def _site(name: str, node: dict[str, Any] | None) -> Row:
+def _site(member: Member, node: dict[str, Any] | None) -> Row:
+    name = member.site
+    if member.expired:
+        return Row(name, "key expired", member.expires)
     if node is None:
         return Row(name, "not registered", "")
     since = {"online": node["online-at"], "offline": node["offline-at"]}.get(

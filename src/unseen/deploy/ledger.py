@@ -113,6 +113,9 @@ def describe_entry(line: Mapping[str, Any]) -> Iterator[str]:
     if "error" in line:
         yield f"request failed: {printable(str(line['error']))}"
         return
+    if line.get("ask") == "new key":
+        yield "this site's key was changed"
+        return
     place = f"round {line['round']}: " if "round" in line else ""
     sent = ", ".join(f"{kind} {format_bytes(number)}" for kind, number in line["values"].items())
     yield f"{place}{ACTIONS.get(line.get('ask', ''), 'answered')}; sent {sent}"

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +41,16 @@ def append_line(home: Path, values: Mapping[str, Any], *, key: Path | None) -> N
             _append(home, values, key)
     except (OSError, Timeout) as error:
         raise UnseenError(f"{home / LEDGER} cannot be written ({error}); nothing is sent") from error
+
+
+def append_new_key(home: Path, line: str, *, key: Path) -> None:
+    """Name the public key of the lines to come, signed with the key so far; once, and only in a chain."""
+    path = home / LEDGER
+    if _find_end(path).chained:
+        last = json.loads(path.read_bytes().splitlines()[-1])
+        if last.get(NEW_KEY) != line or last.get("ask") != "new key":
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            append_line(home, {"time": now, "ask": "new key", NEW_KEY: line, "values": {}}, key=key)
 
 
 def _append(home: Path, values: Mapping[str, Any], key: Path | None) -> None:

@@ -15,6 +15,7 @@ from unseen.deploy.approvals import Approval, Approvals
 from unseen.deploy.flower.compat import CONNECTED_LOG, REFUSED_LOG
 from unseen.deploy.flower.processes import Process, start_prefork, start_supernode, stop_process
 from unseen.deploy.invitation import Invitation
+from unseen.deploy.key_rotation import finish_rotation
 from unseen.deploy.keys import SiteKey, fingerprint, site_key
 from unseen.deploy.ledger import Ledger, describe_entry
 from unseen.deploy.tls import PUBLIC, write_new
@@ -23,6 +24,8 @@ from unseen.errors import UnseenError, UsageError
 SHORTEST_PAUSE, LONGEST_PAUSE = 3.0, 30.0
 """Seconds between two connection attempts; doubled after each failure."""
 LOOK_SECONDS = 0.5
+CERTIFICATE_EXPIRED = 10
+"""OpenSSL's code X509_V_ERR_CERT_HAS_EXPIRED."""
 Say = Callable[[str], None]
 
 
@@ -51,7 +54,10 @@ class SiteHome:
 
 
 def open_site(path: Path, invitation: Invitation) -> SiteHome:
-    """Create a site's home, or open an existing one; its key and the CA that it trusts never change."""
+    """Create a site's home, or open an existing one; the CA that it trusts never changes."""
+    if not (path / "ca.crt").exists():
+        invitation.require_fresh()
+    finish_rotation(path, invitation.site)
     home = SiteHome(path, invitation, site_key(path, invitation.site))
     if not home.ca.exists():
         write_new(home.ca, invitation.ca.encode(), mode=PUBLIC)
@@ -91,6 +97,8 @@ def reason_unreachable(home: SiteHome) -> str | None:
         ):
             return None
     except ssl.SSLCertVerificationError as error:
+        if error.verify_code == CERTIFICATE_EXPIRED:
+            return f"the certificate of {address} has expired: there they run `unseen up --renew`"
         raise UnseenError(
             f"the server at {address} is not the coordinator that invited this site: its certificate is "
             f"not from the invitation's CA ({error.verify_message}); nothing was sent"
@@ -178,12 +186,15 @@ def _log_from(home: SiteHome, start: int) -> str:
 
 def _reason(home: SiteHome, log: str) -> str:
     if REFUSED_LOG in log and home.been_inside.exists():
-        return "the coordinator is still waiting for this site's last connection to end (up to a minute)"
+        return (
+            "the coordinator is still waiting for this site's last connection to end (up to a minute), or it "
+            f"does not accept this key any more ({fingerprint(home.key.line)}: expired or revoked?)"
+        )
     if REFUSED_LOG in log:
         public, site = home.key.public, home.invitation.site
         return (
             f"the coordinator does not know this site's key yet: send it {public}, where they run\n"
-            f"    unseen invite {site} --key {public.name}\n"
+            f"    unseen accept {site} {public.name}\n"
             f"  (fingerprint {fingerprint(home.key.line)})"
         )
     errors = [line for line in log.splitlines() if "rror" in line or "Failed" in line]

@@ -1,7 +1,8 @@
 """The federation's certificate authority (CA), and the coordinator's server certificate signed by it.
 
-Both are created once and kept: sites store the CA certificate, so a new CA would lock them out. Key files are
-readable by their owner only.
+The CA is created once and kept: sites store its certificate, so a new CA would lock them out. Its private key
+is needed only to sign, and may be kept elsewhere. The server certificate is valid for a year and can be
+renewed. Key files are readable by their owner only.
 """
 
 from __future__ import annotations
@@ -23,23 +24,70 @@ if TYPE_CHECKING:
 
 ALWAYS = ("localhost", "127.0.0.1", "::1")
 """Names in every certificate: the coordinator's own processes connect over loopback."""
-YEARS = 10
+CA_DAYS, SERVER_DAYS = 3650, 365
+WARN_DAYS = 30
+"""A certificate with fewer days left is announced."""
+_NEXT = "renewed"
+"""Name of a certificate and key that are written, but not yet in the place of the former ones."""
 PRIVATE, PUBLIC = 0o600, 0o644
 
 
-def make_certificates(folder: Path, hosts: Sequence[str]) -> Certificates:
-    """Create the CA and a server certificate for `hosts`, or load those in `folder`."""
+def make_certificates(
+    folder: Path, hosts: Sequence[str], *, renew: bool = False, ca_key: Path | None = None
+) -> Certificates:
+    """Create the CA and a server certificate for `hosts`, or load those in `folder`.
+
+    renew   replace the server certificate and its key by new ones; the CA stays
+    ca_key  the CA's private key, if it is not kept in `folder`
+    """
     require_cryptography()
     files = Certificates(folder / "server.crt", folder / "server.key", folder / "ca.crt")
-    authority_key = folder / "ca.key"
+    authority_key = ca_key or folder / "ca.key"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not (files.ca.exists() and authority_key.exists()):
+    if not files.ca.exists():
         _make_authority(files.ca, authority_key)
-    if files.certificate.exists() and files.key.exists():
+    _finish_renewal(files)
+    if renew and files.certificate.exists():
+        waiting = _renewed(files)
+        waiting.key.unlink(missing_ok=True)
+        _make_server(waiting, authority_key, hosts)
+        _finish_renewal(files)
+    elif files.certificate.exists() and files.key.exists():
         _require_good_for(files, hosts)
     else:
         _make_server(files, authority_key, hosts)
     return files
+
+
+def _renewed(files: Certificates) -> Certificates:
+    folder = files.ca.parent
+    return Certificates(folder / f"{_NEXT}.crt", folder / f"{_NEXT}.key", files.ca)
+
+
+def _finish_renewal(files: Certificates) -> None:
+    """Put a complete renewed pair in its place; its certificate is written last and moved last."""
+    waiting = _renewed(files)
+    if waiting.certificate.exists():
+        if waiting.key.exists():
+            waiting.key.replace(files.key)
+        waiting.certificate.replace(files.certificate)
+
+
+def days_left(files: Certificates) -> int:
+    """Return the days until the first of server certificate and CA expires."""
+    ends = (read_certificate(path.read_bytes()).not_valid_after_utc for path in (files.certificate, files.ca))
+    return (min(ends) - datetime.now(UTC)).days
+
+
+def read_certificate(pem: bytes) -> x509.Certificate:
+    """Read a certificate; an unusable one raises an error of one line."""
+    require_cryptography()
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise UsageError("the certificate is damaged: it is not PEM of X.509") from error
 
 
 def require_cryptography() -> None:
@@ -72,7 +120,7 @@ def _make_authority(certificate: Path, key_file: Path) -> None:
     key = ec.generate_private_key(ec.SECP384R1())
     names = _named("Unseen federation: certificate authority")
     builder = (
-        _unsigned(names, key.public_key())
+        _unsigned(names, key.public_key(), days=CA_DAYS)
         .issuer_name(names)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
@@ -84,20 +132,15 @@ def _make_authority(certificate: Path, key_file: Path) -> None:
 
 def _make_server(files: Certificates, authority_key: Path, hosts: Sequence[str]) -> None:
     from cryptography import x509
-    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
-    authority = x509.load_pem_x509_certificate(files.ca.read_bytes())
-    signer = serialization.load_pem_private_key(authority_key.read_bytes(), password=None)
-    if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise UnseenError(
-            f"{authority_key} is not an elliptic-curve key of `unseen up`; move {files.ca.parent} away"
-        )
+    authority = read_certificate(files.ca.read_bytes())
+    signer = _signing_key(authority_key, authority)
     key = ec.generate_private_key(ec.SECP384R1())
     names = x509.SubjectAlternativeName([_general(host) for host in dict.fromkeys((*hosts, *ALWAYS))])
     builder = (
-        _unsigned(_named("Unseen federation: coordinator"), key.public_key())
+        _unsigned(_named("Unseen federation: coordinator"), key.public_key(), days=SERVER_DAYS)
         .issuer_name(authority.subject)
         .add_extension(names, critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -111,21 +154,41 @@ def _make_server(files: Certificates, authority_key: Path, hosts: Sequence[str])
     write_new(files.certificate, _signed(builder, signer), mode=PUBLIC)
 
 
+def _signing_key(path: Path, authority: x509.Certificate) -> ec.EllipticCurvePrivateKey:
+    """Load the CA's private key, and check that it is this CA's."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except FileNotFoundError:
+        raise UsageError(
+            f"a new certificate must be signed with the CA's private key, and there is no {path}: put it "
+            "back for this command, or name it with --ca-key FILE"
+        ) from None
+    except OSError as error:
+        raise UnseenError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{path} is not a private key; expected the ca.key of `unseen up`") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != authority.public_key():
+        raise UsageError(f"{path} is not the key of this federation's CA; expected its ca.key")
+    return key
+
+
 def _require_good_for(files: Certificates, hosts: Sequence[str]) -> None:
     """Raise an error for a server certificate that sites would reject."""
     from cryptography import x509
 
-    certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
+    certificate = read_certificate(files.certificate.read_bytes())
     known = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     missing = [host for host in hosts if _general(host) not in set(known)]
-    again = f"move {files.certificate.name} and {files.key.name} out of {files.ca.parent} and start again"
     if missing:
         raise UsageError(
-            f"the coordinator's certificate is not for {', '.join(missing)}; to create another one {again} "
+            f"the coordinator's certificate is not for {', '.join(missing)}; make a new one with --renew "
             "(sites keep their invitations)"
         )
     if certificate.not_valid_after_utc < datetime.now(UTC):
-        raise UsageError(f"the coordinator's certificate has expired; to create another one {again}")
+        raise UsageError("the coordinator's certificate has expired; make a new one: unseen up --renew")
 
 
 def _general(host: str) -> x509.GeneralName:
@@ -142,7 +205,7 @@ def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
 
 
-def _unsigned(subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _unsigned(subject: x509.Name, key: ec.EllipticCurvePublicKey, *, days: int) -> x509.CertificateBuilder:
     from cryptography import x509
 
     start = datetime.now(UTC) - timedelta(hours=1)
@@ -152,7 +215,7 @@ def _unsigned(subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.Certif
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(start)
-        .not_valid_after(start + timedelta(days=365 * YEARS))
+        .not_valid_after(start + timedelta(days=days))
     )
 
 
