@@ -250,18 +250,22 @@ def load_everything() -> None:
 
 
 def sweep(
-    names: list[str], *, every: int = 1, kinds: tuple[str, ...] = KINDS
+    names: list[str], *, every: int = 1, one_kind_each: bool = False
 ) -> dict[str, list[dict[str, Any]]]:
-    """Try every `every`-th operation of these scenarios with every kind of fault."""
+    """Try every `every`-th operation of these scenarios.
+
+    one_kind_each  try one kind of fault at each, in turn, instead of all
+    """
     load_everything()
     found: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(prefix="unseen-faults-") as folder:
         images = write_images(Path(folder) / "images")
         for name in names:
             points = Sweep(name, images, Path(folder) / name.replace(" ", "-"))
-            found[name] = [
-                points.try_point(at, kind) for at in range(1, points.operations + 1, every) for kind in kinds
-            ]
+            tried = [(at, kind) for at in range(1, points.operations + 1, every) for kind in KINDS]
+            if one_kind_each:
+                tried = tried[:: len(KINDS) + 1]
+            found[name] = [points.try_point(at, kind) for at, kind in tried]
             counted = Counter(point["verdict"] for point in found[name])
             print(f"{name}: {points.operations} operations, {dict(counted)}", file=sys.stderr, flush=True)
     return found

