@@ -112,7 +112,9 @@ class AnswerChecks:
                 update, halves.traits, self.layout, self._described(round)
             )
             if not reason and isinstance(halves, Method):
-                reason = halves.explain_unusable_extras(update, experiment.plan)
+                reason = halves.explain_unusable_extras(
+                    update, plan=experiment.plan, outputs=experiment.data.outputs, own=self._places(client)
+                )
         if reason:
             raise UnseenError(printable(reason))
 
@@ -140,6 +142,12 @@ class AnswerChecks:
                 f"says that it took {update.steps} steps on {update.seen} samples, the whole run has at most "
                 f"{self._most_steps} on {self._most_seen}"
             )
+
+    def _places(self, client: str) -> list[int]:
+        """Return the positions of a client's domains among the sources in the order of their names."""
+        federation = self.experiment.federation
+        sources = sorted(federation.sources)
+        return [sources.index(domain) for domain in federation[federation.position(client)].domains]
 
     @cached_property
     def _most_steps(self) -> int:

@@ -7,7 +7,8 @@ What evaluations disclose is logged in `round_records.py`, what leaves before th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,9 @@ from torch import Tensor
 
 from unseen.engine.base import Engine, Reply
 from unseen.engine.experiment import Experiment
+from unseen.errors import UnseenError
 from unseen.models import Layout
+from unseen.printable import printable
 from unseen.privacy import DisclosureLog, Message, Protection, ReceivedUpdate, RoundUpdates, ServerContext
 from unseen.privacy.context import Fault
 
@@ -122,6 +125,27 @@ class Exchange:
     def conclude(self, weights: Tensor) -> Tensor:
         """Pass the new global weights to the protection."""
         return self.protection.conclude(weights, self.context)
+
+
+@contextmanager
+def blame_sites(engine: Engine, round: int) -> Iterator[None]:
+    """Within the block, an error in using what came from other machines ends the run with one line.
+
+    Answers are checked where they arrive; what still cannot be used is no error of this program. Where
+    clients run on this machine, it is one and keeps its traceback.
+    """
+    try:
+        yield
+    except UnseenError:
+        raise
+    except Exception as error:
+        if engine.holds_data:
+            raise
+        reason = printable(f"{type(error).__name__}: {error}")
+        raise UnseenError(
+            f"round {round}: what the sites sent cannot be used ({reason}); finished rounds are kept, "
+            "continue with --resume, without the site whose answers the records show as faults"
+        ) from error
 
 
 def _size(message: Message) -> int:

@@ -23,7 +23,7 @@ from unseen.aggregation import (
 )
 from unseen.callbacks.base import Callback
 from unseen.engine.base import Engine, NoAnswer, Reply
-from unseen.engine.exchange import Exchange
+from unseen.engine.exchange import Exchange, blame_sites
 from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart
 from unseen.engine.round_records import (
     Answers,
@@ -223,13 +223,15 @@ class ServerLoop:
             )
             # Step 2: broadcast the weights, what the method adds, and what the protection needs.
             received = {} if number == START_ROUND else experiment.method.broadcast(self.checkpoint.server)
-            sealing = exchange.begin()
+            with blame_sites(self.engine, number):
+                sealing = exchange.begin()
             start = RoundStart(number, weights, received, self.callbacks.on_samples, sealing, reaction)
             # Step 3: train locally on every client.
             rows, replies = self.engine.train(group, start)
             # Step 4: log what left the clients, set unusable updates aside, lift the protection.
-            exchange.measure(replies)
-            opened.append(exchange.finish(rows, replies, self._sound_replies(number, replies)))
+            with blame_sites(self.engine, number):
+                exchange.measure(replies)
+                opened.append(exchange.finish(rows, replies, self._sound_replies(number, replies)))
             # Step 5: aggregate by the method's server half.
             plan = MergingPlan() if number == START_ROUND else self.schedule.merging
             updates, acted = plan.bind(
@@ -247,7 +249,8 @@ class ServerLoop:
             bytes_down += len(group) * (weights.nbytes + sum(value.nbytes for value in received.values()))
             if number in (1, self.schedule.rounds):
                 distances = client_distances(experiment, work.updates)
-            merged = experiment.aggregate(work)
+            with blame_sites(self.engine, number):
+                merged = experiment.aggregate(work)
             plan.require_used(updates, method=experiment.method.name)
             diagnostics |= acted
             if group is groups[-1] and self.schedule.server_lr != 1 and number != START_ROUND:

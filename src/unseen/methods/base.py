@@ -158,11 +158,16 @@ class Method(Configurable[S], ABC):
         """
         return {}
 
-    def explain_unusable_extras(self, update: Update, plan: LocalTrainingConfig) -> str:
+    def explain_unusable_extras(
+        self, update: Update, *, plan: LocalTrainingConfig, outputs: int, own: Sequence[int]
+    ) -> str:
         """Explain why `server` cannot take the extras of an update from another machine; "" if it can.
 
         Declared kinds, described shapes and finite numbers are checked already; here are the rest: kinds that
         belong together, ranges, and what follows from the number of samples or steps.
+
+        outputs  number of the model's outputs
+        own      positions of the client's domains among the source domains in the order of their names
         """
         return ""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -23,7 +23,7 @@ from unseen.hparams import LogUniform, Settings, setting
 from unseen.methods._shared import RunningMeans
 from unseen.methods.base import Method, Paper, register
 from unseen.models import Layout, Network
-from unseen.training import ClientWork, Update
+from unseen.training import ClientWork, LocalTrainingConfig, Update
 
 Average = Literal["probabilities", "logits"]
 _PLACE = "head.of_domain."
@@ -157,6 +157,22 @@ class COPA(Method[COPASettings]):
         work.fit(loss)
         counts = loss.places[work.train.domains].bincount(minlength=len(loss.ensemble.domains))
         return work.update(extras={COUNTS: counts}, diagnostics=loss.means.result())
+
+    def describe_extras(self, module: nn.Module) -> Mapping[str, Tensor]:
+        """Describe the number of samples per domain."""
+        domains = len(head_places(Layout.of(module)))
+        return {COUNTS: torch.empty(domains, dtype=torch.int64, device="meta")}
+
+    def explain_unusable_extras(
+        self, update: Update, *, plan: LocalTrainingConfig, outputs: int, own: Sequence[int]
+    ) -> str:
+        """Refuse counts of other domains: the client would take part in their classifiers."""
+        counts = update.extras[COUNTS]
+        if bool((counts < 0).any()) or int(counts[list(own)].sum()) != update.samples:
+            return f"says that it has {counts.tolist()} samples per domain, its census says otherwise"
+        return (
+            "" if int(counts.sum()) == update.samples else "counts samples of domains that it does not have"
+        )
 
     def server(self, work: ServerWork) -> Tensor:
         """Average the extractors; merge every classifier over the clients of its domain."""

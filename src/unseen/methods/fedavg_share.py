@@ -5,7 +5,7 @@ Raw data leaves the clients: the method shows the gain, and its privacy record l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,7 @@ from unseen.data import Batch, JoinedSamples
 from unseen.errors import UsageError
 from unseen.hparams import Settings, setting
 from unseen.methods.base import Method, Paper, register
-from unseen.training import ClientWork, Update
+from unseen.training import ClientWork, LocalTrainingConfig, Update
 
 SAMPLES, LABELS = "training samples", "labels"
 UNKNOWN_DOMAIN = -1
@@ -82,6 +82,23 @@ class FedAvgShare(Method[FedAvgShareSettings]):
         return work.update(
             extras=drawn_samples(work, self.settings.share) if gives else {},
             diagnostics={"samples from others": 0 if others is None else len(others.targets)},
+        )
+
+    def explain_unusable_extras(
+        self, update: Update, *, plan: LocalTrainingConfig, outputs: int, own: Sequence[int]
+    ) -> str:
+        """Refuse samples that the other clients could not train on."""
+        if not update.extras:
+            return ""
+        if set(update.extras) != {SAMPLES, LABELS}:
+            return f"sent {' and '.join(update.extras)} alone"
+        inputs, targets = update.extras[SAMPLES], update.extras[LABELS]
+        if targets.ndim != 1 or inputs.ndim < 2 or not 0 < len(inputs) == len(targets) <= update.samples:
+            return "sent samples and labels that do not belong together"
+        low, high = float(targets.min()), float(targets.max())
+        labels = targets.dtype is torch.int64 and 0 <= low <= high < outputs
+        return (
+            "" if labels or targets.dtype is torch.float32 else f"sent labels outside of 0 to {outputs - 1}"
         )
 
     def server(self, work: ServerWork) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +21,7 @@ from unseen.errors import UsageError
 from unseen.evaluation.evaluate import evaluate
 from unseen.hparams import Settings, Uniform, setting
 from unseen.methods.base import Method, Paper, register
-from unseen.training import ClientWork, Update
+from unseen.training import ClientWork, LocalTrainingConfig, Update
 
 GAP = "generalization gap"
 OWN_RISK = "risk of the own model"
@@ -83,6 +84,14 @@ class FedGA(Method[FedGASettings]):
         work.fit(lambda batch: work.task_loss(work.module(batch.inputs), batch.targets))
         work.state[OWN_RISK] = self._risk(work)
         return work.update(extras=extras, diagnostics={key: float(gap) for key, gap in extras.items()})
+
+    def explain_unusable_extras(
+        self, update: Update, *, plan: LocalTrainingConfig, outputs: int, own: Sequence[int]
+    ) -> str:
+        """Refuse a gap that is not one number."""
+        gap = update.extras.get(GAP)
+        fits = gap is None or (gap.ndim == 0 and gap.is_floating_point())
+        return "" if fits else "sent a gap that is not one number"
 
     def server(self, work: ServerWork) -> Tensor:
         """Adjust the weights of the clients that sent a gap, then merge all clients of the round."""

@@ -6,16 +6,18 @@ another objective than sum_k p_k F_k. FedNova averages the update *per effective
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights, normalize_weights
 from unseen.hparams import Settings, setting
 from unseen.methods.base import Method, Paper, register
 from unseen.models import Kind
-from unseen.training import ClientWork, Update, require_sums_of_gradients
+from unseen.training import ClientWork, LocalTrainingConfig, Update, require_sums_of_gradients
 
 NORMALISER = "number of effective steps"
 
@@ -60,6 +62,19 @@ class FedNova(Method[FedNovaSettings]):
             extras={NORMALISER: torch.tensor(count, dtype=torch.float64)},
             diagnostics={"effective_steps": count},
         )
+
+    def describe_extras(self, module: nn.Module) -> Mapping[str, Tensor]:
+        """Describe the number of effective steps."""
+        return {NORMALISER: torch.empty((), dtype=torch.float64, device="meta")}
+
+    def explain_unusable_extras(
+        self, update: Update, *, plan: LocalTrainingConfig, outputs: int, own: Sequence[int]
+    ) -> str:
+        """Compute the number of effective steps anew: a client that says it took few would count for more."""
+        found, planned = float(update.extras[NORMALISER]), plan.effective_steps(update.steps)
+        if not update.steps or not math.isclose(found, planned, rel_tol=1e-9):
+            return f"says that its {update.steps} steps count as {found:g}, they count as {planned:g}"
+        return ""
 
     def server(self, work: ServerWork) -> Tensor:
         """Take tau_eff steps in the direction of the mean effective step."""

@@ -5,7 +5,7 @@ The spectra go through the server, which keeps a bank of them. See docs/methods/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ from unseen.methods.feddg.spectra import (
     whole_bank,
 )
 from unseen.models import blocked_maps
-from unseen.training import ClientWork, Update
+from unseen.training import ClientWork, LocalTrainingConfig, Update
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,16 @@ class FedDG(Method[FedDGSettings]):
         loss = _EpisodicLoss(work, settings)
         work.fit(loss)
         return work.update(extras=extras, diagnostics=loss.means.result())
+
+    def explain_unusable_extras(
+        self, update: Update, *, plan: LocalTrainingConfig, outputs: int, own: Sequence[int]
+    ) -> str:
+        """Refuse spectra that no images of the client have."""
+        spectra = update.extras.get(SPECTRA)
+        if spectra is None:
+            return ""
+        fits = spectra.dtype is torch.float16 and spectra.ndim == 4 and 0 < len(spectra) <= update.samples
+        return "" if fits and bool((spectra >= 0).all()) else "sent spectra that no images have"
 
     def server(self, work: ServerWork) -> Tensor:
         """Average the client models by samples, and add new spectra to the bank."""

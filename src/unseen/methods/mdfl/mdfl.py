@@ -6,7 +6,7 @@ them per domain and sends the table back. See docs/methods/mdfl.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -29,7 +29,7 @@ from unseen.methods.mdfl.class_statistics import (
     transferability,
 )
 from unseen.models import Network
-from unseen.training import ClientWork, Update
+from unseen.training import ClientWork, LocalTrainingConfig, Update
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,22 @@ class MDFL(Method[MDFLSettings]):
         if due and self.settings.features_from == "trained":
             extras = class_statistics(work, most=self.settings.mean_samples)
         return work.update(extras=extras, diagnostics=term.diagnostics())
+
+    def explain_unusable_extras(
+        self, update: Update, *, plan: LocalTrainingConfig, outputs: int, own: Sequence[int]
+    ) -> str:
+        """Compare the class counts with the number of samples; sums and counts belong together."""
+        if not update.extras:
+            return ""
+        if set(update.extras) != {SUMS, COUNTS}:
+            return f"sent {' and '.join(update.extras)} alone"
+        sums, counts = update.extras[SUMS], update.extras[COUNTS]
+        fits = counts.dtype is torch.int64 and counts.ndim == 2 and sums.shape[:2] == counts.shape
+        if not fits or sums.ndim != 3 or sums.dtype is not torch.float32 or counts.shape[1] != outputs:
+            return "sent class statistics of another form"
+        if bool((counts < 0).any()) or bool((counts > update.samples).any()):
+            return "sent class counts that no samples have"
+        return "" if int(counts.sum()) == update.samples else "sent class counts of other samples"
 
     def server(self, work: ServerWork) -> Tensor:
         """Average the client models by samples (equation 2) and update the table."""
