@@ -68,7 +68,7 @@ def play(count: int, size: int) -> dict[str, Any]:
     lost = circle.clients[-1]
     del masked[lost]
     before, started = clients.seconds, time.perf_counter()
-    total = open_sum(circle, masked, clients.server)
+    total, _ = open_sum(circle, masked, clients.server)
     opening = time.perf_counter() - started - (clients.seconds - before)
     expected = sum(own for name, own in numbers.items() if name != lost)
     if not np.array_equal(total, expected):

@@ -26,6 +26,12 @@ def join_command(  # noqa: PLR0917 (one parameter per option)
         Path | None,
         typer.Option(help="This site's folder: its key, logs and client state; SITE-home if not given."),
     ] = None,
+    peers: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file with fingerprints of the other sites' keys, for --protect secure-sum; kept in HOME."
+        ),
+    ] = None,
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Skip images that cannot be read.")
     ] = False,
@@ -52,6 +58,7 @@ def join_command(  # noqa: PLR0917 (one parameter per option)
     from unseen.deploy.flower.compat import require_flower
     from unseen.deploy.invitation import Invitation
     from unseen.deploy.key_rotation import rotate_key as rotate
+    from unseen.deploy.peer_keys import PEERS, copy_peers, read_peers
     from unseen.deploy.site_home import open_site, stay_connected
     from unseen.deploy.site_policy import read_policy, write_policy
     from unseen.fileio import locked
@@ -65,6 +72,7 @@ def join_command(  # noqa: PLR0917 (one parameter per option)
     place = open_site(folder, invited)
     rules = write_policy(place.path)
     read_policy(place.path)
+    known = copy_peers(peers, place.path) if peers else read_peers(place.path / PEERS)
     console = messages()
 
     def say(text: str) -> None:
@@ -83,6 +91,11 @@ def join_command(  # noqa: PLR0917 (one parameter per option)
                 f"this site has a new key: send {file} to the coordinator, where they run\n"
                 f"    unseen accept {invited.site} {file.name}"
             )
+        say(
+            f"keys of other sites that this one trusts: {', '.join(known)}"
+            if known
+            else f"no {PEERS}: under --protect secure-sum the coordinator introduces the other sites' keys"
+        )
         try:
             stay_connected(place, source, say)
         except KeyboardInterrupt:

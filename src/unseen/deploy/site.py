@@ -21,6 +21,7 @@ from unseen.deploy.approvals import Approvals
 from unseen.deploy.column_sums import make_sums_experiment
 from unseen.deploy.flower.message import SiteMessage, pack_weights, to_arrays, to_tensor
 from unseen.deploy.job import Job
+from unseen.deploy.peer_keys import SiteIdentity
 from unseen.deploy.privacy_budget import SiteBudget, require_noise_at_client
 from unseen.deploy.safe_names import require_safe_name, shown
 from unseen.deploy.site_policy import SitePolicy, read_policy
@@ -156,6 +157,7 @@ class SitePart:
             budget=SiteBudget(
                 site.home, job.run_id, job.digest, policy.privacy.epsilon, policy.privacy.delta
             ),
+            identity=SiteIdentity.find(site.home, site.name, job.run_id),
         )
         own = model_digest(self.workspace.module)
         if own != layout:

@@ -37,6 +37,7 @@ from unseen.privacy import (
 )
 from unseen.privacy.answer_journal import AnswerJournal, MemoryJournal
 from unseen.privacy.budget import PrivacyBudget, UnlimitedBudget
+from unseen.privacy.context import RoundIdentity
 from unseen.seeding import global_torch_seed
 from unseen.tasks.accumulators import MetricAccumulator
 from unseen.training import (
@@ -214,14 +215,15 @@ class Workspace:
         job: bytes = b"",
         secret: bytes = b"",
         budget: PrivacyBudget | None = None,
+        identity: RoundIdentity | None = None,
     ) -> None:
         """Build the shared module.
 
-        journal, job, secret, budget  as in `ClientContext`
+        journal, job, secret, budget, identity  as in `ClientContext`
         """
         self.experiment = experiment
         self.journal, self.job, self.secret = journal or MemoryJournal(), job, secret
-        self.budget = budget or UnlimitedBudget()
+        self.budget, self.identity = budget or UnlimitedBudget(), identity
         device = experiment.prepare.device
         module = experiment.method.build_for(
             experiment.network, sources=experiment.federation.sources, seed=experiment.seed
@@ -340,6 +342,7 @@ class Workspace:
             job=self.job,
             secret=self.secret,
             budget=self.budget,
+            identity=self.identity,
             **more,
         )
 

@@ -20,7 +20,15 @@ from unseen.errors import UnseenError
 from unseen.privacy import crypto
 from unseen.privacy.context import ClientContext, Message
 from unseen.privacy.secagg import shamir
-from unseen.privacy.secagg.message_forms import COMMITMENTS, PROOF, PUBLIC, REVEALED, SHARES, UNUSABLE
+from unseen.privacy.secagg.message_forms import (
+    COMMITMENTS,
+    PROOF,
+    PUBLIC,
+    REOPENED,
+    REVEALED,
+    SHARES,
+    UNUSABLE,
+)
 from unseen.privacy.secagg.packing import Whole
 from unseen.privacy.serialization import bytes_to_tensor, join_parts, tensor_to_bytes
 
@@ -179,7 +187,7 @@ class MaskingSession:
             self._admit("unmask", hashlib.sha256("\x1f".join(sorted(names)).encode()).digest())
         except UnseenError:
             raise UnseenError(
-                f"round {self.round}'s sum was opened before, over other clients than {', '.join(names)}: "
+                f"round {self.round}'s {REOPENED}, over other clients than {', '.join(names)}: "
                 "the difference of two sums would show single updates. Repeat it with exactly the clients of "
                 "the first time (wait for the one that is missing), or start a new run with another --seed"
             ) from None

@@ -200,12 +200,11 @@ class SecureSum(Protection[SecureSumSettings]):
         """Sum what was received, remove the masks from the sum, and check that none is left."""
         cohort: Cohort = context.notes[_COHORT]
         masked, contents = _usable_rows(received, cohort, context)
-        total = decode(open_sum(cohort, masked, context), bits=self.settings.bits)
-        if total[0] != len(masked):
+        summed, clients = open_sum(cohort, masked, context)
+        total = decode(summed, bits=self.settings.bits)
+        if total[0] != len(clients):
             raise UnseenError("secure summation: the masks did not cancel; a client used other keys")
-        return unpack_sum(
-            total, contents, clients=tuple(masked), method=context.method, layout=context.layout
-        )
+        return unpack_sum(total, contents, clients=clients, method=context.method, layout=context.layout)
 
     def explain_unusable_update(
         self, update: Update, method: MethodTraits, layout: Layout, described: Mapping[str, Tensor]

@@ -29,6 +29,7 @@ from unseen.privacy.secagg.message_forms import (
     PROOF,
     PROOFS,
     PUBLIC,
+    REOPENED,
     REVEAL,
     REVEALED,
     ROSTER,
@@ -150,21 +151,18 @@ def _trusted(
     return torch.tensor([name in said and name not in liars for name in names])
 
 
-def open_sum(cohort: Cohort, masked: Mapping[str, Whole], context: ServerContext) -> Whole:
-    """Compute the sum of the numbers of all clients that sent theirs.
+def open_sum(
+    cohort: Cohort, masked: Mapping[str, Whole], context: ServerContext
+) -> tuple[Whole, tuple[str, ...]]:
+    """Compute the sum of the numbers of the clients that sent theirs, and return whose they are.
 
     Of clients that sent, the private mask is removed; of dropped clients, the masks that they share with the
     others, which are in the others' numbers.
     """
-    _require_enough(len(masked), max(cohort.threshold, FEWEST), "sent a usable update", context)
-    survivors = torch.tensor([name in masked for name in cohort.clients])
-    requests = {
-        name: reveal_request(cohort, survivors, place)
-        for place, name in enumerate(cohort.clients)
-        if bool(survivors[place])
-    }
-    answers = _ask(requests, context)
-    usable = _verified_shares(cohort, survivors, answers, context)
+    survivors, usable = _revealed_shares(cohort, masked, context)
+    if len(usable) < cohort.threshold and (former := _former_survivors(masked, context)):
+        masked = {name: masked[name] for name in former}
+        survivors, usable = _revealed_shares(cohort, masked, context)
     _require_enough(len(usable), cohort.threshold, "helped to remove the masks", context)
     total: Whole = np.zeros_like(next(iter(masked.values())))
     for numbers in masked.values():
@@ -178,7 +176,35 @@ def open_sum(cohort: Cohort, masked: Mapping[str, Whole], context: ServerContext
             for other in survivors.nonzero().flatten().tolist():
                 seed = pair_seed(secret, cohort.roster, me=place, other=other, round=context.round)
                 total = add_pair(total, seed, plus=place < other)
-    return total
+    return total, tuple(masked)
+
+
+def _revealed_shares(
+    cohort: Cohort, masked: Mapping[str, Whole], context: ServerContext
+) -> tuple[Tensor, dict[int, dict[int, bytes]]]:
+    """Ask the clients that sent numbers for their shares; return who they are and what can be used."""
+    _require_enough(len(masked), max(cohort.threshold, FEWEST), "sent a usable update", context)
+    survivors = torch.tensor([name in masked for name in cohort.clients])
+    requests = {
+        name: reveal_request(cohort, survivors, place)
+        for place, name in enumerate(cohort.clients)
+        if bool(survivors[place])
+    }
+    return survivors, _verified_shares(cohort, survivors, _ask(requests, context), context)
+
+
+def _former_survivors(masked: Mapping[str, Whole], context: ServerContext) -> list[str]:
+    """Name the clients over which this round was opened before a crash, if the others came back since.
+
+    Those clients refuse any other sum, and open it again over themselves.
+    """
+    former = [name for name in masked if REOPENED in context.refusals.get(name, "")]
+    if len(former) in (0, len(masked)):
+        return []
+    for name in masked:
+        if name not in former:
+            context.fault(name, "is left out: the round was opened without it before a crash")
+    return former
 
 
 def reveal_request(cohort: Cohort, survivors: Tensor, place: int) -> Message:
@@ -244,7 +270,11 @@ def _secret_of(
 
 def _require_enough(found: int, needed: int, what: str, context: ServerContext) -> None:
     if found < needed:
-        refusals = "; ".join(f"{client}: {reason}" for client, reason in context.refusals.items())
+        reasons = dict.fromkeys(context.refusals.values())
+        refusals = "; ".join(
+            f"{', '.join(name for name, said in context.refusals.items() if said == reason)}: {reason}"
+            for reason in reasons
+        )
         raise UnseenError(
             f"secure summation: {found} clients {what}, at least {needed} are needed; nothing was read. "
             + (
