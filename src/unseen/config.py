@@ -83,6 +83,7 @@ class Option:
     flag      option on the command line, if not made from the name
     metavar   placeholder for the value in `--help`
     envvar    environment variable that is the default
+    joined    whether the option may be repeated, and its values are joined by commas
     """
 
     help: str
@@ -94,6 +95,7 @@ class Option:
     flag: str = ""
     metavar: str | None = None
     envvar: str | None = None
+    joined: bool = False
 
 
 def option(default: Any, help: str, panel: str, **details: Any) -> Any:
@@ -272,7 +274,12 @@ class RunConfig:
     )
 
     protect: str = option(
-        "none", "Protection of updates before they leave a client.", PROTECTED, registry="protections"
+        "none",
+        "Protection of updates before they leave a client; two combine with a comma.",
+        PROTECTED,
+        registry="protections",
+        checked=False,
+        joined=True,
     )
     protect_settings: Mapping[str, Any] = option(
         dict,
@@ -327,6 +334,8 @@ class RunConfig:
         domains select the round unless another rule is named.
         """
         values = recorded_names(values)
+        if isinstance(several := values.get("protect"), list | tuple):
+            values = {**values, "protect": ",".join(map(str, several))}
         check_types(cls, values)
         domains = {name: _names(values.get(name, ())) for name in ("hold_out", "sources", "validate_on")}
         if not domains["hold_out"]:

@@ -21,7 +21,7 @@ from unseen.data import DataSet, Indices
 from unseen.data.sources import Progress, no_progress
 from unseen.engine import Experiment
 from unseen.errors import UnseenError, UsageError, unknown_name
-from unseen.privacy import PROTECTIONS
+from unseen.privacy import PROTECTIONS, protection_type
 from unseen.runner.features import trained_network
 from unseen.runner.prepare import prepare_run
 from unseen.runs.folder import RunFolder
@@ -54,8 +54,7 @@ class AuditPlan:
         if self.at not in ("start", "end"):
             raise unknown_name("moment", self.at, ("start", "end"))
         for name in self.against:
-            if name not in PROTECTIONS:
-                raise unknown_name("protection", name, PROTECTIONS)
+            protection_type(name)
 
 
 @dataclass(frozen=True)

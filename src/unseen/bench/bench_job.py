@@ -19,7 +19,7 @@ from unseen.aggregation import AGGREGATORS, AVERAGES, make_aggregator, make_aver
 from unseen.config import WHERE, RunConfig
 from unseen.hparams import Settings
 from unseen.methods import METHODS, make_method
-from unseen.privacy import PROTECTIONS, make_protection
+from unseen.privacy import make_protection, protection_type
 from unseen.training.schedules import SCHEDULES, make_schedule
 
 RELEASED = "released"
@@ -60,7 +60,7 @@ class BenchJob:
             "average_settings": _non_default(config.average_settings, AVERAGES[config.average]),
             "aggregate_settings": _non_default(config.aggregate_settings, AGGREGATORS[config.aggregate]),
             "protect_settings": _non_default(
-                config.protect_settings, PROTECTIONS[config.protect].settings_type()
+                config.protect_settings, protection_type(config.protect).settings_type()
             ),
         }
         what = {name: value for name, value in what.items() if name not in tables}

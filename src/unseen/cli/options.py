@@ -113,7 +113,8 @@ def run_options(*, without: Collection[str] = (), panel: str | None = None) -> O
     items = [item for item in fields(RunConfig) if "option" in item.metadata and item.name not in without]
     parameters = [made for item in items for made in _run_parameters(item, hints[item.name], panel)]
     tables = [item.name for item in items if get_origin(hints[item.name]) is Mapping]
-    return OptionGroup(tuple(parameters), lambda values: _given(values, tables))
+    joined = [item.name for item in items if item.metadata["option"].joined]
+    return OptionGroup(tuple(parameters), lambda values: _given(values, tables, joined))
 
 
 _OLDER = "_older"
@@ -134,6 +135,7 @@ def _run_parameters(item: Field[Any], hint: Any, panel: str | None) -> list[insp
         rich_help_panel=panel or declared.panel,
     )
     kind, default = _command_line_type(hint), item.default
+    kind = list[str] if declared.joined else kind
     if kind == list[str] or default is MISSING:
         default = None
     found = [_parameter(item.name, Annotated[kind | None, shown], default)]
@@ -154,7 +156,7 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _given(values: dict[str, Any], tables: Collection[str]) -> dict[str, Any]:
+def _given(values: dict[str, Any], tables: Collection[str], joined: Collection[str]) -> dict[str, Any]:
     """Keep what the user gave on the command line or in the environment; defaults are left to `RunConfig`."""
     context = click.get_current_context()
     given: dict[str, Any] = {}
@@ -162,6 +164,8 @@ def _given(values: dict[str, Any], tables: Collection[str]) -> dict[str, Any]:
         if value is not None and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             field = name.removesuffix(_OLDER)
             given[field] = parse_settings(value) if field in tables else value
+            if field in joined:
+                given[field] = ",".join(value)
     return given
 
 

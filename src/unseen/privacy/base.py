@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from torch import Tensor
 
-from unseen.errors import UnseenError
+from unseen.errors import UnseenError, UsageError
 from unseen.hparams import Configurable, Settings
 from unseen.models import Layout
 from unseen.privacy.context import (
@@ -178,10 +178,25 @@ def register_protection(protection: type[Protection[Any]]) -> type[Protection[An
     return PROTECTIONS.register(protection.name)(protection)
 
 
+def protection_type(named: str) -> type[Protection[Any]]:
+    """Return the class of a protection, or of a combination: names with commas between, in any order."""
+    names = [part.strip() for part in named.split(",")]
+    if len(names) == 1:
+        return PROTECTIONS[names[0]]
+    for name in PROTECTIONS:
+        if sorted(name.split(",")) == sorted(names):
+            return PROTECTIONS[name]
+    from unseen.privacy.combined import explain_combination
+
+    for name in names:
+        PROTECTIONS[name]
+    raise UsageError(f"--protect {','.join(names)} makes no sense: {explain_combination(names)}")
+
+
 def make_protection(name: str, settings: Mapping[str, Any] | None = None) -> Protection[Any]:
-    """Create a protection by name with its settings checked."""
-    kind = PROTECTIONS[name]
-    return kind.from_settings(settings or {}, owner=f"protection {name!r}")
+    """Create a protection, or a combination of them, by name with its settings checked."""
+    kind = protection_type(name)
+    return kind.from_settings(settings or {}, owner=f"protection {kind.name!r}")
 
 
 @register_protection

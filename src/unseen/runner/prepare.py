@@ -113,6 +113,7 @@ def prepare_run(
         train=config.train or (data.is_image and method.default_train) or "all",
         rho=GRADIENT_RULES[config.sharpness].radius(config.rho),
         settings=dict(vars(method.settings)),
+        protect=protection.name,
         protect_settings=dict(vars(protection.settings)),
     )
     weights = initial_weights(config, data, progress)

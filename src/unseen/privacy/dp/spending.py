@@ -14,9 +14,11 @@ from unseen.privacy.budget import Spending
 from unseen.privacy.context import ClientContext
 from unseen.privacy.dp.accountant import Steps
 from unseen.privacy.dp.dp_settings import DPSettings
+from unseen.privacy.serialization import bytes_to_tensor
 from unseen.training import ClientWork, LocalTrainingConfig
 
 TRAINING = "train"
+BOUND = "digest that noise is bound to"
 
 
 def steps_in_epoch(count: int, batch_size: int, batches: int | None) -> int:
@@ -60,6 +62,7 @@ def admit_training(
     )
     context.journal.admit(client=context.client, round=context.round, purpose=TRAINING, digest=digest)
     context.budget.charge(client=context.client, round=context.round, digest=digest, spending=spending)
+    context.state[BOUND] = bytes_to_tensor(digest)
     return digest
 
 
