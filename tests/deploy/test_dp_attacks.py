@@ -18,6 +18,7 @@ from unseen.deploy import coordinator
 from unseen.deploy.coordinator import RoundPolicy, coordinate
 from unseen.deploy.flower.message import SiteMessage
 from unseen.deploy.job import Job
+from unseen.deploy.privacy_budget import read_account
 from unseen.deploy.site import Site, SitePart
 from unseen.errors import UnseenError
 from unseen.privacy.dp.accountant import Steps, compute_epsilon
@@ -304,3 +305,30 @@ def test_a_run_in_which_every_site_lies_ends_with_one_line(honest: HonestRun, tm
     honest.grid.spoil = all_lie
     with pytest.raises(UnseenError, match="no client trained as planned"):
         run_at_sites(honest.grid, honest.images, tmp_path / "run", rounds=1)
+
+
+COMBINED = ["secure-sum,dp-clients", "secure-sum,dp-samples"]
+
+
+@pytest.mark.parametrize("protect", COMBINED)
+def test_combined_noise_is_bound_to_its_input_too(protect: str, tmp_path: Path) -> None:
+    """P1, P2: a repeated round gives the same sum to the bit, and other weights are refused."""
+    attacked = make_honest_run(tmp_path, protect=protect)
+    question = attacked.asked()
+    answer = attacked.site.answer(changed(question, weights=zeros(question)))
+    assert "has answered round 2 already" in answer.header["error"], answer.header
+    run_at_sites(attacked.grid, attacked.images, tmp_path / "again", protect=protect)
+    once, again = (
+        Checkpoint.load(RunFolder(tmp_path / name).checkpoint).weights for name in ("run", "again")
+    )
+    assert np.array_equal(once.numpy(), again.numpy())
+
+
+def test_a_combined_round_charges_a_sample_for_twice_the_clipping_norm(tmp_path: Path) -> None:
+    """One sample moves a client's clipped update by at most twice the norm, so half the noise counts."""
+    attacked = make_honest_run(tmp_path, protect="secure-sum,dp-clients", rounds=1)
+    (charge,) = read_account(attacked.site.home)
+    assert (charge.noise, charge.rate, charge.steps) == (NOISE / 2, 1.0, 1)
+    spent = attacked.values["protection"]
+    assert spent["epsilon"] == compute_epsilon([Steps(1.0, 1)], noise=NOISE, delta=spent["delta"])
+    assert spent["fewest_survivors"] == 3
