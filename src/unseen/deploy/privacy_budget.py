@@ -105,7 +105,7 @@ def require_noise_at_client(budget: BudgetPolicy, protection: Protection[Any]) -
 def read_account(home: Path) -> list[Charge]:
     """Read all charges of a site, oldest first."""
     try:
-        return [Charge(**values) for (values,) in read_lines(home / ACCOUNT)]  # type: ignore[misc, arg-type]
+        return [Charge(**values) for (values,) in read_lines(home / ACCOUNT)]
     except (TypeError, ValueError) as error:
         raise UnseenError(f"{home / ACCOUNT} has a line of another version of Unseen ({error})") from error
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from filelock import FileLock
@@ -130,7 +130,7 @@ def append_line(path: Path, values: list[object]) -> None:
         _sync_folder(path.parent)
 
 
-def read_lines(path: Path) -> list[list[object]]:
+def read_lines(path: Path) -> list[list[Any]]:
     """Read the lines that `append_line` wrote; refuse a file that was damaged since."""
     try:
         content = path.read_bytes()
@@ -157,7 +157,8 @@ def digest_tensors(*groups: Mapping[str, Tensor], about: str = "") -> bytes:
             value = tensors[name].detach().cpu().contiguous()
             total.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
             if value.numel():
-                total.update(memoryview(value.view(-1).view(torch.uint8).numpy()))
+                content: Any = value.view(-1).view(torch.uint8).numpy()
+                total.update(content)
     return total.digest()
 
 

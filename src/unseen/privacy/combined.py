@@ -123,8 +123,7 @@ class SealedNoise(Protection[S]):
 
     def _draw_from_digest(self, work: ClientWork, context: ClientContext) -> None:
         """Let batch order and the like follow from the digest that the noise is bound to."""
-        settings = self.settings
-        assert isinstance(settings, SecureSumSettings) and isinstance(settings, DPSettings)
+        settings: Any = self.settings
         if settings.batch_seed == "secret":
             stream = _bound_stream("batch order", settings, context)
             work.secret_seed = int(stream.uniform(1)[0] * 2**53)
