@@ -27,6 +27,8 @@ HEADERS = {
     "consult": "answers to the protection",
 }
 """Content of an answer's header."""
+SUMS = "column sums"
+"""What a site is asked for before a run on tables, in the form of a round."""
 ARRAYS = {"evaluate": "counts and loss sums that metrics follow from"}
 
 
@@ -36,7 +38,7 @@ def append_entry(home: Path, request: SiteMessage, answer: SiteMessage, *, key: 
     header = request.header
     line = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "ask": header.get("ask"),
+        "ask": SUMS if _is_about_sums(request) else header.get("ask"),
         "run": header.get("job", {}).get("run_id"),
         "round": header.get("round"),
         "values": values,
@@ -65,6 +67,8 @@ def disclosed_bytes(request: SiteMessage, answer: SiteMessage) -> dict[str, int]
     for name, array in answer.arrays.items():
         sent[ARRAYS.get(ask) or _kind(name, request)] += array.nbytes
     text = "message of an error" if "error" in answer.header else HEADERS.get(ask, "other facts")
+    if answer.header.get("table"):
+        text += ", names of table columns and the different texts in them"
     if answer.header:
         sent[text] += len(json.dumps(answer.header))
     return dict(sent)
@@ -75,9 +79,15 @@ def _kind(name: str, request: SiteMessage) -> str:
     _, _, what = name.partition("/")
     if request.header.get("ask") == "consult":
         return f"protection: {what}"
-    kind = "model weights" if what == "weights" else what.removeprefix("extras/")
+    state = "constants in place of model weights" if _is_about_sums(request) else "model weights"
+    kind = state if what == "weights" else what.removeprefix("extras/")
     protection = request.header.get("job", {}).get("config", {}).get("protect", "none")
     return kind if protection == "none" else f"{kind} ({protection})"
+
+
+def _is_about_sums(request: SiteMessage) -> bool:
+    job = request.header.get("job")
+    return request.header.get("ask") == "train" and isinstance(job, dict) and bool(job.get("columns"))
 
 
 class Ledger:
@@ -101,6 +111,7 @@ class Ledger:
 ACTIONS = {
     "census": "was asked about its data",
     "train": "trained",
+    SUMS: "summed the columns of its table",
     "consult": "answered the protection",
     "evaluate": "evaluated the model",
 }

@@ -26,14 +26,22 @@ from unseen.fileio import write_text
 class LocalFederation:
     """Starts, kills and restarts one SuperLink and one SuperNode per site; leaves no process behind.
 
-    data    a folder with one image folder per site
+    data    a folder with one image folder per site, or with one table per site
+    suffix  of the sites' tables, such as ".csv"
     secure  with TLS and registered keys, as with `unseen up` and `unseen join`; else plain HTTP
     policy  text of every site's `policy.toml`; by default the usual one, but for groups of any size
     """
 
     def __init__(
-        self, data: Path, home: Path, *, secure: bool = True, policy: str = "min_group = 1\n"
+        self,
+        data: Path,
+        home: Path,
+        *,
+        secure: bool = True,
+        policy: str = "min_group = 1\n",
+        suffix: str = "",
     ) -> None:
+        self.suffix = suffix
         self.data, self.home, self.port, self.policy = data, home, free_port(), policy
         home.mkdir(parents=True)
         self._coordinator: CoordinatorHome | None = None
@@ -84,7 +92,7 @@ class LocalFederation:
             self.processes[site] = start_supernode(
                 self.home / site,
                 site=site,
-                data=str(self.data / site),
+                data=str(self.data / f"{site}{self.suffix}"),
                 superlink=superlink or self.coordinator.address,
                 ca=self.coordinator.ca,
                 key=site_key(self.home / site, site).private if secure else None,
