@@ -128,6 +128,23 @@ def claim(n: int, shift: int = 0) -> Callable[[Any], Any]:
     return lambda confusion: np.diag(np.full(len(confusion), n)).astype(np.int64) + shift
 
 
+def extra(kind: str, change: Callable[[Any], Any]) -> Lie:
+    return array(f"{LIAR}/extras/{kind}", change)
+
+
+STEPS, SPECTRA = "number of effective steps", "low-frequency amplitude spectra of images"
+EXTRAS: dict[str, tuple[str, Lie, str]] = {
+    "few effective steps": ("fednova", extra(STEPS, lambda x: x * 1e-30), "count as"),
+    "effective steps missing": ("fednova", without(f"{LIAR}/extras/{STEPS}"), "did not send"),
+    "samples of others": ("copa", extra("number of samples by domain", lambda x: x[::-1]), "per domain"),
+    "class counts of other samples": ("mdfl", extra("class counts", lambda x: x * 2), "class counts"),
+    "class counts missing": ("mdfl", without(f"{LIAR}/extras/class counts"), "alone"),
+    "labels out of range": ("fedavg-share", extra("labels", lambda x: x + 99), "outside of 0"),
+    "control too short": ("scaffold", extra("change of the control variate", lambda x: x[:-1]), "shape"),
+    "spectra of nothing": ("feddg", extra(SPECTRA, lambda x: x[:0]), "spectra"),
+}
+"""Name -> method, lie about what it sends beside the weights, and what the fault says."""
+
 CONFUSION, LOSS = "0/confusion", "0/loss"
 SUMS: dict[str, tuple[Lie, str]] = {
     "all right, 1e15 samples": (array(CONFUSION, claim(10**15)), "outside of 0 to"),

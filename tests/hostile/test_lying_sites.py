@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from lying_sites import CENSUS, LIAR, SEALED, SUMS, UPDATES, array, header, tell
-from tiny_sites import LoopbackGrid, make_images, tiny_job
+from lying_sites import CENSUS, EXTRAS, LIAR, SEALED, SUMS, UPDATES, array, header, tell
+from tiny_sites import TINY, LoopbackGrid, make_images, tiny_job, write_policy
 
 from unseen.deploy.coordinator import RoundPolicy, coordinate
 from unseen.deploy.flower.message import SiteMessage
@@ -95,6 +95,21 @@ def test_a_lie_about_its_data_turns_a_site_away(
     assert "\n" not in str(caught.value)
     assert "\x1b" not in str(caught.value)
     assert len(str(caught.value)) < 2000
+
+
+@pytest.mark.parametrize("lie", EXTRAS)
+def test_a_lie_beside_the_weights_is_a_fault_of_its_site(
+    lie: str, grid: LoopbackGrid, images: Path, tmp_path: Path
+) -> None:
+    """D4: one site that says it took few steps would count for more than all others."""
+    method, change, said = EXTRAS[lie]
+    for site in grid.sites:
+        write_policy(site.home, f"{TINY}samples = true\n")
+    tell(grid, {1: change}, ask="train")
+    run_with(grid, images, tmp_path / "run", rounds=1, method=method)
+    (fault,) = records(tmp_path / "run", "fault")
+    assert fault["client"] == LIAR
+    assert said in fault["reason"]
 
 
 def test_a_site_with_more_classes_than_others_only_widens_the_model(

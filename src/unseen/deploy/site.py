@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import traceback
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -112,12 +113,14 @@ class Site:
                 log.warning("the coordinator says: %s", printable(notice))
             return self._answer(request)
         except UnseenError as error:
-            log.error("%s", error)
+            log.error("%s", printable(str(error)))
             return SiteMessage({"site": self.name, "error": printable(str(error))})
         except Exception as error:
-            log.exception("request failed")
-            said = f"{type(error).__name__}: {error}".replace(self.data, "DATA")
-            return SiteMessage({"site": self.name, "error": printable(said)})
+            said = f"{type(error).__name__}: {error}"
+            # The message may quote what the coordinator sent: the log gets it on one line.
+            calls = "".join(traceback.format_tb(error.__traceback__))
+            log.error("request failed: %s\n%s", printable(said), calls)
+            return SiteMessage({"site": self.name, "error": printable(said.replace(self.data, "DATA"))})
 
     def _answer(self, request: SiteMessage) -> SiteMessage:
         what, policy = request.header["ask"], self.policy()

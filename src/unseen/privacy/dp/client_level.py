@@ -19,6 +19,7 @@ from unseen.aggregation import SummedUpdates
 from unseen.errors import UsageError
 from unseen.federation import clients_per_round
 from unseen.hparams import setting
+from unseen.models import Layout
 from unseen.privacy.base import Protection, explain_missing_sum, register_protection
 from unseen.privacy.context import (
     ClientContext,
@@ -222,6 +223,16 @@ class DPClients(Protection[DPClientsSettings]):
             loss=sum(update.loss for _, update in received) / len(received) if received else math.nan,
             seen=sum(update.seen for _, update in received),
         )
+
+    def explain_unusable_update(
+        self, update: Update, method: MethodTraits, layout: Layout, described: Mapping[str, Tensor]
+    ) -> str:
+        """Check what the adaptive norm is computed from: one yes or no."""
+        found = update.extras.get(WITHIN)
+        if self.settings.adaptive != (found is not None):
+            return f"did not send {WITHIN!r} as the job says"
+        fits = found is None or (found.dtype is torch.bool and found.shape == (1,))
+        return "" if fits else f"sent {WITHIN!r} that is no yes or no"
 
     # disclosure
 

@@ -35,6 +35,7 @@ from unseen.privacy.he.aggregate import (
     decide_coefficients,
     decrypt_sum,
 )
+from unseen.privacy.he.ciphertext_forms import explain_key_answer, explain_sealed
 from unseen.privacy.he.ciphertext_packing import (
     CIPHERTEXTS,
     COUNTERS,
@@ -232,6 +233,16 @@ class Encrypted(Protection[SealingSettings]):
             self._process.run(EncryptedServer.open, tensor_to_bytes(context.state[CONTEXT]))
             self._opened = context.state[KEY_ID]
         return self._process
+
+    def explain_unusable_update(
+        self, update: Update, method: MethodTraits, layout: Layout, described: Mapping[str, Tensor]
+    ) -> str:
+        """Check the number of ciphertexts and what is sent beside them."""
+        return explain_sealed(update, layout, described)
+
+    def explain_unusable_answer(self, answer: Message, asked: Message) -> str:
+        """Check that an answer has the form of its step."""
+        return explain_key_answer(answer, asked)
 
     # disclosure
 
