@@ -53,6 +53,9 @@ def test_an_audit_writes_page_numbers_and_images_into_its_folder_only(digits_run
     assert masked["views"][0]["rebuilt"] == 0
     assert "reveal them: 1 of 1" in found["finding"]
     assert "cannot read one client's message" in masked["findings"][0]
+    checks = {(each["protection"], each["finding"]): each["verdict"] for each in found["protocol"]}
+    assert checks["secure-sum", "P4"] == "held" and checks["none", "P4"] == "not applicable"
+    assert "Attacks on the protocol" in text and "A sum over two clients was not opened." in text
     assert found["membership"]["members"] > 100
     assert 0 <= found["membership"]["auc"]["low"] <= found["membership"]["auc"]["high"] <= 1
 

@@ -14,6 +14,7 @@ from unseen.audit.attack import AttackResult, attack
 from unseen.audit.gradient_inversion import AttackEffort
 from unseen.audit.gradient_view import gradient_views
 from unseen.audit.membership import Membership, member_test
+from unseen.audit.protocol_attacks import ProtocolCheck, check_protocol
 from unseen.audit.reconstruction_score import Guess, average_image, guesses, pixels
 from unseen.audit.replay import ReplayedRound, choose_images, replay_round, single_step
 from unseen.config import RunConfig
@@ -78,6 +79,7 @@ class Audit:
     recorded    the statement on protection in the run's result
     refused     protections that do not support this run, with the reason
     impossible  why no inversion was tried; empty if it was
+    protocol    attacks on the protocol of the run's protection, and of those that the plan names
     """
 
     config: RunConfig
@@ -92,6 +94,7 @@ class Audit:
     refused: dict[str, str]
     impossible: str
     membership: Membership | None
+    protocol: tuple[ProtocolCheck, ...] = ()
 
 
 def audit_run(
@@ -115,6 +118,7 @@ def audit_run(
         raise UsageError(f"{folder} was trained on other data or weights than its configuration now finds")
     progress("membership test", 0, 1)
     membership = member_test(experiment, trained_network(experiment, saved, folder))
+    protocol = _check_protocols(config, experiment, plan, progress)
     impossible = _why_no_inversion(experiment)
     sizes = experiment.federation.train_sizes
     inverted = _Inversions(config, experiment, plan, place.model, progress)
@@ -133,7 +137,25 @@ def audit_run(
         refused=inverted.refused,
         impossible=impossible,
         membership=membership,
+        protocol=protocol,
     )
+
+
+def _check_protocols(
+    config: RunConfig, experiment: Experiment, plan: AuditPlan, progress: Progress
+) -> tuple[ProtocolCheck, ...]:
+    """Attack the protocol of the run's own protection, and of those that the plan names."""
+    found = list[ProtocolCheck]()
+    for name in dict.fromkeys([config.protect, *plan.against]):
+        progress(f"attacks on the protocol of {name}", 0, 1)
+        given = plan.against.get(name) or (config.protect_settings if name == config.protect else {})
+        variant = replace(config, protect=name, protect_settings=dict(given))
+        try:
+            prepared = prepare_run(variant, data=experiment.original_data).experiment
+        except UnseenError:
+            continue  # the inversion attack reports why it cannot be used
+        found += check_protocol(prepared)
+    return tuple(found)
 
 
 class _Inversions:

@@ -112,6 +112,7 @@ def to_json(audit: Audit) -> dict[str, Any]:
             "protections": [_protection_json(each, audit) for each in audit.audited],
             "not_tried": audit.refused,
         },
+        "protocol": [vars(each) for each in audit.protocol],
         "membership": {
             "finding": summary.membership_finding(audit.membership),
             **(audit.membership.to_json() if audit.membership else {}),
@@ -169,9 +170,19 @@ def audit_page(audit: Audit) -> str:
         overview=_overview(audit),
         protections=[_protection_context(each, audit) for each in audit.audited],
         refused=DataTable(["protection", "why"], refused, text_columns=2),
+        protocol=_protocol_table(audit),
         membership=_membership_context(audit.membership),
         assumptions=[] if audit.impossible else summary.assumptions(audit),
     )
+
+
+def _protocol_table(audit: Audit) -> DataTable:
+    """List the attacks on the protocol with their verdicts."""
+    rows = [
+        [f"{each.finding}: {each.attack}", each.protection, each.verdict, each.sentence]
+        for each in audit.protocol
+    ]
+    return DataTable(["attack", "protection", "verdict", "what was seen"], rows, text_columns=4)
 
 
 def _findings(audited: ProtectionAudit, audit: Audit) -> list[str]:

@@ -45,7 +45,9 @@ def audit_command(  # noqa: PLR0917 (one parameter per option)
     For every protection, one round is run in which each client takes one step on a few images. An attack
     then rebuilds the images, as far as possible, from one client's message and from the merged model, and
     shows them next to the originals (gradient inversion). The final model is tested for whether it can tell
-    its training samples from others (membership inference).
+    its training samples from others (membership inference). Attacks on the protocol of the run's protection
+    (a round asked twice, sums subtracted, a sum over two, a lying list of participants) say for each whether
+    it held.
 
     The page and the sheet of images contain training images. They are written to the chosen folder only.
 
@@ -100,4 +102,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
     for each in inversion["protections"]:
         lines += [f"{each['name']}: {said}" for said in each["findings"]]
     lines += [f"{name}: not tried. {reason}" for name, reason in inversion["not_tried"].items()]
-    return [*lines, "", found["membership"]["finding"] + "."]
+    protocol = [
+        f"{each['finding']}, {each['attack']} ({each['protection']}): {each['verdict']}. {each['sentence']}"
+        for each in found["protocol"]
+    ]
+    return [*lines, "", *protocol, "", found["membership"]["finding"] + "."]
