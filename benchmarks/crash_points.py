@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fault_injection import FINISHED, KILLED, KINDS, TRACEBACK, Faults, run_child
+from fault_injection import FINISHED, KILLED, KINDS, REFUSED, TRACEBACK, Faults, run_child
 from measure import options, report
 from PIL import Image
 
@@ -66,7 +66,7 @@ def train(images: Path, out: Path, *, stop: int = 0) -> None:
 
 
 def bench(images: Path, out: Path) -> None:
-    """Run a bench of two jobs in this process instead of in workers; jobs that failed are tried again."""
+    """Run a bench of one job in this process instead of in workers; jobs that failed are tried again."""
     from unseen.bench import runner
     from unseen.bench.bench_folder import BenchFolder
     from unseen.bench.bench_job import BenchJob
@@ -91,9 +91,7 @@ def bench(images: Path, out: Path) -> None:
 
     runner.JobPool = InlinePool  # type: ignore[misc]
     common = {"data": str(images), **{key: value for key, value in OPTIONS.items() if key not in _PLACED}}
-    grid = Grid.from_mapping(
-        {"hold_out": "held", "common": common, "methods": {"scaffold": {}, "fedavg": {}}}
-    )
+    grid = Grid.from_mapping({"hold_out": "held", "common": common, "methods": {"fedavg": {}}})
     place = BenchFolder(out)
     outcome = runner.run_bench(grid.on(DOMAINS), place, workers=1, retry_failed=True)
     write_results(place.results, outcome.results)
@@ -149,6 +147,41 @@ def without_times(value: Any) -> Any:
     return [without_times(item) for item in value] if isinstance(value, list) else value
 
 
+def found_federation(images: Path, out: Path) -> None:
+    """Create a coordinator's home, an invitation, a site's home with its policy, and admit the site."""
+    from unseen.deploy.coordinator_home import open_home
+    from unseen.deploy.invitation import Invitation
+    from unseen.deploy.members import Members
+    from unseen.deploy.site_home import open_site
+    from unseen.deploy.site_policy import read_policy, write_policy
+
+    del images
+    home = open_home(out / "coordinator", hosts=("localhost",), port=19000)
+    if not (out / "a.invitation").exists():
+        Invitation.issue("a", home.address, home.certificates()).save(out / "a.invitation")
+    site = open_site(out / "site", Invitation.load(out / "a.invitation"))
+    write_policy(site.path)
+    read_policy(site.path)
+    if Members(home.path).get("a") is None:
+        Members(home.path).add("a", " ".join(site.key.line.split()[:2]))
+
+
+def outcome_of_federation(folder: Path) -> Any:
+    """Check that keys, certificates and invitation belong together, and list the files with their modes."""
+    from unseen.deploy.coordinator_home import open_home
+    from unseen.deploy.invitation import Invitation
+    from unseen.deploy.keys import load_private_key
+    from unseen.deploy.members import Members
+
+    home = open_home(folder / "coordinator")
+    (member,) = Members(home.path)
+    key = load_private_key(folder / "site" / "a.key")
+    files = [(str(path.relative_to(folder)), path.stat().st_mode) for path in sorted(folder.rglob("[!.]*"))]
+    signed = Invitation.load(folder / "a.invitation").is_signed()
+    trusted = (folder / "site" / "ca.crt").read_bytes() == home.certificates().ca.read_bytes()
+    return [signed, trusted, member.key.split()[1] == key.line.split()[1], files]
+
+
 @dataclass(frozen=True)
 class Scenario:
     """A command, what it ends with, and the state of the folder before it."""
@@ -173,6 +206,7 @@ SCENARIOS = {
     "resume": Scenario(train, outcome_of_run, before=half_trained),
     "bench": Scenario(bench, outcome_of_bench),
     "image cache": Scenario(decode, outcome_of_cache),
+    "up, invite, join": Scenario(found_federation, outcome_of_federation),
 }
 
 
@@ -205,7 +239,7 @@ class Sweep:
             verdict = "lost"
         elif self.scenario.outcome(root / "out") != self.expected:
             verdict = "silent difference"
-        elif left and kind != "full":
+        elif left and first == REFUSED and kind == "fail":
             verdict = "temporary file left"
         told = (
             {}
@@ -283,7 +317,7 @@ def main() -> None:
     values |= {
         "crash points": len(points),
         "killed": sum(point["ended"] == KILLED for point in points),
-        "ended with one line": sum(point["ended"] == 1 for point in points),
+        "ended with one line": sum(point["ended"] == REFUSED for point in points),
         "finished in spite of the fault": sum(point["ended"] == FINISHED for point in points),
         "lost rounds": verdicts["lost"],
         "silent differences": verdicts["silent difference"],

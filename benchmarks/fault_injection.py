@@ -37,6 +37,7 @@ class Faults:
         self.root, self.at, self.kind = str(root.resolve()), at, kind
         self.count = 0
         self.seen: list[str] = []
+        self.handles: dict[object, str] = {}
 
     def strikes(self, what: str, path: object) -> bool:
         """Count an operation; return whether it goes wrong."""
@@ -60,7 +61,7 @@ class Faults:
 
     def install(self) -> None:
         """Replace the functions that change files, for the rest of this process."""
-        for name in ("mkdir", "replace", "rename", "unlink", "rmdir"):
+        for name in ("mkdir", "replace", "rename", "unlink", "rmdir", "link"):
             self._replace_function(name)
         real_fsync, real_open, real_os_open = os.fsync, io.open, os.open
 
@@ -73,10 +74,17 @@ class Faults:
             writes = flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR)
             if writes and self.concerns(path) and self.strikes("create", os.fsdecode(path)):
                 self.strike()
-            return real_os_open(path, flags, *rest, **named)
+            handle = real_os_open(path, flags, *rest, **named)
+            if writes and self.concerns(path):
+                self.handles[handle] = os.fsdecode(path)
+            return handle
 
         def open_file(path: Any, mode: str = "r", *rest: Any, **named: Any) -> Any:
-            if not set(mode) & set("wax+") or not self.concerns(path):
+            if not set(mode) & set("wax+"):
+                return real_open(path, mode, *rest, **named)
+            if path in self.handles:
+                return _WatchedFile(real_open(path, mode, *rest, **named), self, self.handles[path])
+            if not self.concerns(path):
                 return real_open(path, mode, *rest, **named)
             if self.strikes("open", os.fsdecode(path)):
                 self.strike()

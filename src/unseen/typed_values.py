@@ -71,8 +71,8 @@ def _accepts(value: Any, hint: Any) -> bool:
             _accepts(key, arguments[0]) and _accepts(item, arguments[1]) for key, item in value.items()
         )
     if hint in (int, float):
-        number = Integral if hint is int else Real
-        return isinstance(value, number) and not isinstance(value, bool) and math.isfinite(value)
+        fits = isinstance(value, Integral if hint is int else Real) and type(value) is not bool
+        return fits and math.isfinite(value)
     return isinstance(value, hint)
 
 
@@ -92,7 +92,7 @@ def _describe(hint: Any) -> str:
         return f"a list of {_PLURALS.get(arguments[0]) or _describe(arguments[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return "a table"
-    return _NAMES.get(hint) or getattr(hint, "__name__", str(hint))
+    return _NAMES.get(hint) or str(getattr(hint, "__name__", hint))
 
 
 def _kind_of(value: Any, hint: Any) -> str:

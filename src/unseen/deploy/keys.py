@@ -37,7 +37,7 @@ def site_key(folder: Path, site: str) -> SiteKey:
     if not key.private.exists():
         _make(key, site)
     elif not key.public.exists():
-        raise UnseenError(f"{key.public} is missing; recreate it: ssh-keygen -y -f {key.private}")
+        _write_public(key, load_private_key(key.private).line, site)
     return key
 
 
@@ -55,7 +55,12 @@ def _make(key: SiteKey, site: str) -> None:
     )
     key.private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_new(key.private, private, mode=PRIVATE)
-    write_new(key.public, public + f" {site}\n".encode(), mode=PUBLIC)
+    _write_public(key, public.decode(), site)
+
+
+def _write_public(key: SiteKey, line: str, site: str) -> None:
+    """Write the public half, which follows from the private one; a crash may have left that alone."""
+    write_new(key.public, f"{line} {site}\n".encode(), mode=PUBLIC)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ renewed. Key files are readable by their owner only.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -45,6 +46,8 @@ def make_certificates(
     authority_key = ca_key or folder / "ca.key"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not files.ca.exists():
+        if files.certificate.exists():
+            raise UnseenError(f"{files.ca} is missing: restore it; every site has a copy in its home")
         _make_authority(files.ca, authority_key)
     _finish_renewal(files)
     if renew and files.certificate.exists():
@@ -99,11 +102,18 @@ def require_cryptography() -> None:
 
 
 def write_new(path: Path, content: bytes, *, mode: int) -> None:
-    """Write a new file that has these permissions from its creation on; refuse to overwrite."""
+    """Write a new file that has these permissions from its creation on; refuse to overwrite.
+
+    It gets its name when it is complete, so a crash leaves no key or certificate that is cut short.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+        handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
+            file.flush()
+            os.fsync(handle)
+        os.link(temporary, path)
     except FileExistsError:
         raise UnseenError(
             f"{path} already exists and is not overwritten; its counterpart is missing: restore that, "
@@ -111,13 +121,19 @@ def write_new(path: Path, content: bytes, *, mode: int) -> None:
         ) from None
     except OSError as error:
         raise UnseenError(f"could not write {path}: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def _make_authority(certificate: Path, key_file: Path) -> None:
+    """Create the CA; a key without its certificate, which a crash leaves behind, gets one."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    key = ec.generate_private_key(ec.SECP384R1())
+    if not key_file.exists():
+        write_new(key_file, _pem(ec.generate_private_key(ec.SECP384R1())), mode=PRIVATE)
+    key = _load_key(key_file)
     names = _named("Unseen federation: certificate authority")
     builder = (
         _unsigned(names, key.public_key(), days=CA_DAYS)
@@ -126,7 +142,6 @@ def _make_authority(certificate: Path, key_file: Path) -> None:
         .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
-    write_new(key_file, _pem(key), mode=PRIVATE)
     write_new(certificate, _signed(builder, key), mode=PUBLIC)
 
 
@@ -150,12 +165,22 @@ def _make_server(files: Certificates, authority_key: Path, hosts: Sequence[str])
             x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
         )
     )
+    for half in (files.key, files.certificate):
+        half.unlink(missing_ok=True)  # a crash between the two leaves one of them, which is of no use
     write_new(files.key, _pem(key), mode=PRIVATE)
     write_new(files.certificate, _signed(builder, signer), mode=PUBLIC)
 
 
 def _signing_key(path: Path, authority: x509.Certificate) -> ec.EllipticCurvePrivateKey:
     """Load the CA's private key, and check that it is this CA's."""
+    key = _load_key(path)
+    if key.public_key() != authority.public_key():
+        raise UsageError(f"{path} is not the key of this federation's CA; expected its ca.key")
+    return key
+
+
+def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Load a private key of the CA."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -170,7 +195,7 @@ def _signing_key(path: Path, authority: x509.Certificate) -> ec.EllipticCurvePri
         raise UnseenError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, TypeError) as error:
         raise UsageError(f"{path} is not a private key; expected the ca.key of `unseen up`") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != authority.public_key():
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise UsageError(f"{path} is not the key of this federation's CA; expected its ca.key")
     return key
 

@@ -11,7 +11,7 @@ import glob
 import json
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -26,6 +26,8 @@ from unseen.typed_values import wrong_type
 _SERVER = "server/"
 _PROTECTION = "protection/"
 _AVERAGE = "average/"
+_FACTS = ("run_id", "round", "client_states", "records_bytes", "seconds", "layout", "records_sum")
+"""Fields of a checkpoint that are written as JSON in the header of its file."""
 
 
 @dataclass
@@ -64,15 +66,7 @@ class Checkpoint:
         tensors |= {_SERVER + key: value for key, value in self.server.items()}
         tensors |= {_PROTECTION + key: value for key, value in self.protection.items()}
         tensors |= {_AVERAGE + key: value for key, value in self.average.items()}
-        facts = {
-            "run_id": self.run_id,
-            "round": self.round,
-            "client_states": self.client_states,
-            "records_bytes": self.records_bytes,
-            "seconds": self.seconds,
-            "layout": self.layout,
-            "records_sum": self.records_sum,
-        }
+        facts = {name: getattr(self, name) for name in _FACTS}
         save_tensors(path, tensors, {"checkpoint": json.dumps(facts)}, private=True)
         sync_folder(path.parent)
 
@@ -85,7 +79,7 @@ class Checkpoint:
             found = load_tensors(path)
             facts, tensors = json.loads(found.metadata["checkpoint"]), found.tensors
             weights, selected = tensors.pop("weights"), tensors.pop("selected")
-            unknown = sorted(facts.keys() - {item.name for item in fields(cls)})
+            unknown = sorted(facts.keys() - set(_FACTS))
         except (DamagedFileError, KeyError, ValueError, TypeError, AttributeError) as error:
             raise UnseenError(f"{refused} ({error}): {way_out}") from error
         if unknown:
@@ -106,8 +100,8 @@ class Checkpoint:
             {key.removeprefix(part): value for key, value in tensors.items() if key.startswith(part)}
             for part in (_SERVER, _PROTECTION, _AVERAGE)
         )
-        parts = {"server": server, "protection": protection, "average": average}
-        return cls(weights=weights, selected=selected, checked=found.checked, **parts, **facts)
+        facts |= {"server": server, "protection": protection, "average": average}
+        return cls(weights=weights, selected=selected, checked=found.checked, **facts)
 
 
 def _counts(value: object) -> bool:

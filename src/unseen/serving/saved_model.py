@@ -122,7 +122,7 @@ def _read(file: Path) -> tuple[ModelCard, TensorFile]:
         header = found.metadata.get(_HEADER)
         if header is None:
             raise UnseenError(f"{file} has weights but no description of their use; {expected}")
-        listed = {
+        listed: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in json.loads(header).items()
         }
