@@ -9,6 +9,7 @@ effect` only if what the program reads is equal, to the last bit, to what it rea
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -21,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from crash_points import SIDE, bench, load_everything, train, write_images
+from crash_points import SIDE, bench, found_federation, load_everything, train, write_images
 from fault_injection import FINISHED, run_child
 from measure import options, report
 
 from unseen.errors import UnseenError
 
-FLIPS = 1200
+FLIPS = 1700
 LARGEST_FLIP = 4
 """A damage is one to this many consecutive bytes."""
 
@@ -150,6 +151,22 @@ def read_features(root: Path) -> Any:
     return Rebuilt(np.array(found).tobytes(), told=bool(computed))
 
 
+def read_invitation(root: Path) -> Any:
+    from unseen.deploy.invitation import Invitation
+
+    return Invitation.load(root / "federation" / "a.invitation")
+
+
+def read_ledger(root: Path) -> Any:
+    from unseen.deploy.ledger_chain import LEDGER, verify_ledger
+
+    home = root / "federation" / "site"
+    checked = verify_ledger(home, public=" ".join((home / "a.pub").read_text().split()[:2]))
+    if checked.problem:
+        raise UnseenError(checked.problem)
+    return [json.loads(line) for line in (home / LEDGER).read_bytes().splitlines()]
+
+
 @dataclass(frozen=True)
 class Rebuilt:
     """What a cache gave, and whether it says that it was rebuilt."""
@@ -177,6 +194,8 @@ KINDS = {
     "records of a bench's job": Kind(
         lambda root: only(root / "bench/jobs", "*/config.toml").with_name("records.jsonl"), read_job
     ),
+    "invitation": Kind(lambda root: root / "federation/a.invitation", read_invitation),
+    "ledger of a site": Kind(lambda root: root / "federation/site/sent.jsonl", read_ledger),
     "image cache, pixels": Kind(lambda root: only(root / "cache", "*-*.npy"), read_images, rebuilt=True),
     "image cache, description": Kind(
         lambda root: only(root / "cache", "*-*.json"), read_images, rebuilt=True
@@ -192,12 +211,17 @@ KINDS = {
 
 def prepare(root: Path) -> None:
     """Write one file of every kind."""
+    from unseen.deploy.ledger import append_refusal
 
     def work() -> None:
         os.environ["UNSEEN_CACHE"] = str(root / "cache")
         images = write_images(root / "images")
         train(images, root / "run")
         bench(images, root / "bench")
+        found_federation(images, root / "federation")
+        site = root / "federation" / "site"
+        for number in range(5):
+            append_refusal(site, f"request {number}", "not allowed here", key=site / "a.key")
         read_features(root)
 
     code, said = run_child(work)
