@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from table_sites import make_tables
 from tiny_sites import make_images, tiny_job
 from typer.testing import CliRunner
 
@@ -30,6 +31,15 @@ def test_a_named_set_is_counted_as_far_as_it_is_the_sites() -> None:
     problem, counts = checked("75", "rotated-digits")
     assert problem == ""
     assert list(counts) == ["75"]
+
+
+def test_a_sites_table_is_counted_without_knowing_the_target(tmp_path: Path) -> None:
+    table = make_tables(tmp_path / "tables")
+    assert checked("a", table / "a.csv") == ("", {"a": {"rows": 30}})
+    assert checked("b", table / "whole.csv") == ("", {"b": {"rows": 33}})
+    assert "in which no row is 'ward_7'" in checked("ward_7", table / "whole.csv")[0]
+    notes = check_site("a", DataRequest(source=str(table / "a.csv"))).notes
+    assert "columns: age (numbers), ward (text), income (numbers), joined (numbers)" in notes[0]
 
 
 def test_folders_laid_out_otherwise_are_refused_with_what_was_expected(images: Path, tmp_path: Path) -> None:

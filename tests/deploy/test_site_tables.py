@@ -171,6 +171,11 @@ def test_noise_does_not_cover_column_sums_and_the_run_says_so(tables: Path) -> N
     summing = make_protection("secure-sum")
     assert choose_protection(summing, data) == (summing, ())
 
+    both = make_protection("secure-sum,dp-clients", {"noise": 1.0, "bits": 20})
+    guard, note = choose_protection(both, data)
+    assert (guard.name, guard.settings.bits) == ("secure-sum", 20)
+    assert "with --protect secure-sum alone" in note[0]
+
     class Sealed(type(make_protection("dp-clients", {"noise": 1.0}))):  # type: ignore[misc]
         name, seals = "sealed", True
 

@@ -20,7 +20,7 @@ def join_command(  # noqa: PLR0917 (one parameter per option)
     invitation: Annotated[Path, typer.Argument(help="The file of `unseen invite`.")],
     data: Annotated[
         str,
-        typer.Option(help="This site's images: a folder CLASS/IMAGE."),
+        typer.Option(help="This site's data: a folder CLASS/IMAGE, or a table (.csv, .parquet)."),
     ],
     home: Annotated[
         Path | None,

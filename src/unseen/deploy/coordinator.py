@@ -81,7 +81,7 @@ def coordinate(
     following = CallbackList(callbacks)
     gathering = SiteCollector(grid, config, terms, following, known=known, names=names or {})
     census = gathering.census()
-    tables = SiteTables(gathering.sites, folder)
+    tables = SiteTables(gathering.sites, folder, following)
 
     def engine(setup: Setup, states: StateStore) -> FlowerEngine:
         write_json(folder.sites, {site: facts.to_dict() for site, facts in census.items()})

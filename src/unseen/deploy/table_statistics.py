@@ -7,13 +7,14 @@ would show by subtraction what a protection hides.
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from unseen.callbacks.base import Callback
 from unseen.config import RunConfig
 from unseen.data import DataSet
 from unseen.data.tables.column_statistics import Statistics, means
@@ -33,7 +34,7 @@ from unseen.engine import RoundStart
 from unseen.engine.exchange import Exchange
 from unseen.errors import UnseenError, UsageError
 from unseen.federation import Federation
-from unseen.privacy import DisclosureLog, Protection, ReceivedUpdate, make_protection
+from unseen.privacy import PROTECTIONS, DisclosureLog, Protection, ReceivedUpdate, make_protection
 from unseen.runs.checkpoint import StateStore
 from unseen.runs.folder import RunFolder
 from unseen.runs.records import Record
@@ -42,8 +43,8 @@ from unseen.runs.records import Record
 class SiteTables:
     """Encodings of the sites' tables; `left` lists what the sites disclosed for one."""
 
-    def __init__(self, sites: Sites, folder: RunFolder) -> None:
-        self.sites, self.folder = sites, folder
+    def __init__(self, sites: Sites, folder: RunFolder, callbacks: Callback) -> None:
+        self.sites, self.folder, self.callbacks = sites, folder, callbacks
         self.left: list[Record] = []
 
     def fit(
@@ -53,6 +54,8 @@ class SiteTables:
         guard, note = choose_protection(protection, data)
         encoding = load_encoding(self.folder.table) if self.folder.holds_run else None
         if encoding is None:
+            for line in note:
+                self.callbacks.on_note(line)
             encoding = self._ask(config, data, federation, guard)
         width = len(encoding.feature_names)
         encoded = replace(
@@ -105,18 +108,27 @@ def choose_protection(protection: Protection[Any], data: DataSet) -> tuple[Prote
     reason = protection.incompatibility(ColumnSums(data.columns, exact=protection.seals).traits)
     if reason is None:
         return protection, ()
-    summing = [
-        part
-        for part in getattr(protection, "parts", ())
-        if part.seals and part.incompatibility(ColumnSums(data.columns, exact=True).traits) is None
-    ]
-    if protection.seals and not summing:
-        raise UsageError(f"--protect {protection.name} does not support tables at sites: {reason}")
-    how = f"with --protect {summing[0].name} alone" if summing else "as they are"
-    note = (
-        f"sums of table columns were sent {how}: the noise of --protect {protection.name} does not cover them"
+    guard = next(
+        (part for part in getattr(protection, "parts", ()) if part.seals and _adds_up(part, data)), None
     )
-    return summing[0] if summing else make_protection("none"), (note,)
+    if protection.seals and guard is None:
+        raise UsageError(f"--protect {protection.name} does not support tables at sites: {reason}")
+    how = f"with --protect {guard.name} alone" if guard else "as they are"
+    note = (
+        f"sums of table columns leave the sites {how}: the noise of --protect {protection.name} does not "
+        "cover them"
+    )
+    return _alone(guard) if guard else make_protection("none"), (note,)
+
+
+def _adds_up(protection: Protection[Any], data: DataSet) -> bool:
+    return protection.incompatibility(ColumnSums(data.columns, exact=True).traits) is None
+
+
+def _alone(part: Protection[Any]) -> Protection[Any]:
+    """Make a part of a combination by itself, with the settings that are its own."""
+    names = [field.name for field in fields(PROTECTIONS[part.name].settings_type())]
+    return make_protection(part.name, {name: getattr(part.settings, name) for name in names})
 
 
 class SumsExchange:

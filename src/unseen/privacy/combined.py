@@ -268,7 +268,8 @@ class SecureDPClients(SealedNoise[SecureDPClientsSettings]):
         return [
             f"{self.name}: at most epsilon {spent:.3g} at delta {settings.tolerated:.2g} for a client's data "
             f"after {run.rounds} rounds, towards the server too. It covers the weights of every round; "
-            "validation scores and a round chosen by them are outside it (--selection last chooses by none)",
+            "table statistics, validation scores and a round chosen by them are outside it (--selection last "
+            "chooses by none)",
             f"{self.name}: the noise in a round's mean is about {ratio:.2g} times as long as a clipped "
             "update can be; more clients, a smaller model or a larger epsilon make it less. Clients have "
             "equal weights",
