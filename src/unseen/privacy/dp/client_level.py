@@ -155,7 +155,8 @@ class DPClients(Protection[DPClientsSettings]):
         return [
             f"{self.name}: epsilon {spent:.3g} at delta {settings.tolerated:.2g} for a client after "
             f"{run.rounds} rounds. It covers the weights of every round; the training loss, table "
-            "statistics, validation scores and a round chosen by them are outside it (--selection last chooses by none)",
+            "statistics, validation scores and a round chosen by them are outside it (--selection "
+            "last chooses by none)",
             f"{self.name}: the noise in a round's mean is about {ratio:.2g} times as long as a clipped "
             "update can be; more clients, a smaller model or a larger epsilon make it less. Clients have "
             "equal weights",
