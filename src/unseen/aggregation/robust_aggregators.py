@@ -114,7 +114,7 @@ class Krum(_ByDistance):
 class MultiKrum(_ByDistance):
     """Multi-Krum (Blanchard et al. 2017): the mean of the clients with the smallest scores."""
 
-    keep: int | None = setting(None, "number of clients that are averaged; none = n - f - 2, at least 1")
+    keep: int | None = setting(None, "number of clients that are averaged, at most n - f; none = n - f")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,10 +122,13 @@ class MultiKrum(_ByDistance):
             raise UsageError(f"setting 'keep' of multi-krum must be at least 1, not {self.keep}")
 
     def combine(self, rows: Tensor, reference: Tensor) -> Combined:
-        """Average the clients with the smallest scores, never more than n - f."""
-        liars = self.tolerates(len(rows))
-        keep = self.keep or max(len(rows) - liars - 2, 1)
-        best = self.scores(rows, reference).argsort(stable=True)[: min(keep, len(rows) - liars)]
+        """Average the clients with the smallest scores, never more than n - f.
+
+        An honest client's score counts no liar, since n - f - 1 others are honest; a liar beyond the honest
+        clients' diameter has a larger one.
+        """
+        most = len(rows) - self.tolerates(len(rows))
+        best = self.scores(rows, reference).argsort(stable=True)[: min(self.keep or most, most)]
         shares = torch.zeros(len(rows), dtype=torch.float64)
         shares[best] = 1 / len(best)
         return Combined(weighted_sum(rows, shares), shares)
