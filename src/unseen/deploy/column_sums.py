@@ -92,7 +92,9 @@ class ColumnSums(Method[Settings]):
             raise UnseenError("the centres of the columns are not one finite number per column")
         return centres
 
-    def explain_unusable_extras(self, update: Update, plan: LocalTrainingConfig) -> str:
+    def explain_unusable_extras(
+        self, update: Update, *, plan: LocalTrainingConfig, outputs: int, own: Sequence[int]
+    ) -> str:
         """Explain why sums cannot be those of the client's rows."""
         return explain_impossible(self.read(update.extras), self.columns, rows=update.samples)
 

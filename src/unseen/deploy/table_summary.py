@@ -59,8 +59,11 @@ class TableSummary:
         if not isinstance(values, dict):
             raise UnseenError("sent an unusable summary of its data: its table cannot be")
         columns, unused, numeric = (values.get(key) for key in ("columns", "unused", "numeric_target"))
-        listed = isinstance(columns, list | tuple) and isinstance(unused, list | tuple)
-        if not listed or not 0 < len(columns) + len(unused) <= MOST_COLUMNS:
+        if (
+            not isinstance(columns, list | tuple)
+            or not isinstance(unused, list | tuple)
+            or not 0 < len(columns) + len(unused) <= MOST_COLUMNS
+        ):
             raise UnseenError("sent an unusable summary of its data: its columns cannot be")
         found = tuple(map(_read_column, columns))
         names = [*(column.name for column in found), *unused]

@@ -90,8 +90,7 @@ def check_site_table(site: str, request: DataRequest) -> DataCheck:
     except SiteTableError as error:
         problem = str(error)
     columns, _, _, column_notes = _read_columns(_without(table, request.domain_column))
-    kinds = {None: "numbers", (): "empty"}
-    listed = ", ".join(f"{each.name} ({kinds.get(each.levels, 'text')})" for each in columns)
+    listed = ", ".join(f"{each.name} ({_kind(each)})" for each in columns)
     return DataCheck(
         name=request.path.name,
         total=table.num_rows,
@@ -102,6 +101,12 @@ def check_site_table(site: str, request: DataRequest) -> DataCheck:
         warnings=(),
         notes=(*notes, f"columns: {listed}; each job names the one to predict", *column_notes),
     )
+
+
+def _kind(column: Column) -> str:
+    if column.levels is None:
+        return "numbers"
+    return "text" if column.levels else "empty"
 
 
 def _own_rows(site: str, table: Any, request: DataRequest) -> tuple[Any, list[str]]:
