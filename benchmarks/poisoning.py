@@ -147,7 +147,7 @@ def facts(result: RunResult, **named: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     torch.set_num_threads(1)

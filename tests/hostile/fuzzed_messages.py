@@ -7,6 +7,7 @@ seed drives. `ReplayGrid` answers from memory, so that a round costs no training
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
@@ -36,10 +37,14 @@ def fuzz(message: SiteMessage, random: Random) -> SiteMessage:
     return SiteMessage(header, arrays)
 
 
+def _value(random: Random) -> Any:
+    return copy.deepcopy(random.choice(VALUES))
+
+
 def _change_value(value: Any, random: Random, depth: int = 0) -> Any:
     """Change a JSON value at a random place; at the top it stays an object."""
     if depth and random.random() < 0.3:
-        return random.choice(VALUES)
+        return _value(random)
     if isinstance(value, dict):
         key = random.choice([*value, "zzz"])
         how = random.random()
@@ -48,7 +53,7 @@ def _change_value(value: Any, random: Random, depth: int = 0) -> Any:
         elif key in value and how < 0.9:
             value[key] = _change_value(value[key], random, depth + 1)
         else:
-            value[random.choice(["zzz", "", "error", "withheld", "b", "\n"])] = random.choice(VALUES)
+            value[random.choice(["zzz", "", "error", "withheld", "b", "\n"])] = _value(random)
         return value
     if isinstance(value, list) and value and random.random() < 0.7:
         place = random.randrange(len(value))
@@ -60,7 +65,7 @@ def _change_value(value: Any, random: Random, depth: int = 0) -> Any:
         else:
             value[place] = _change_value(value[place], random, depth + 1)
         return value
-    return random.choice(VALUES)
+    return _value(random)
 
 
 NAMES = ("zzz", "", "a/", "-1/loss", "0/zzz", "a/extras/zzz", "b/weights")
@@ -102,7 +107,8 @@ def _change_arrays(arrays: dict[str, Any], random: Random) -> None:
     elif how < 0.3:
         arrays[name] = arrays[random.choice(list(arrays))]
     else:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             try:
                 arrays[name] = np.asarray(random.choice(ARRAYS)(arrays[name]))
             except (ValueError, TypeError):
