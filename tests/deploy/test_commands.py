@@ -17,6 +17,7 @@ from real_commands import PATIENCE, Commands, processes_that_mention
 from tiny_sites import SITES, TINY, make_images, tiny_job, write_policy
 
 from unseen.deploy.coordinator_home import CoordinatorHome
+from unseen.deploy.flower.access_control import gate_token
 from unseen.deploy.flower.processes import Process, free_port, start_supernode, stop_process
 from unseen.deploy.invitation import Invitation
 from unseen.deploy.keys import site_key
@@ -134,10 +135,12 @@ def test_jobs_and_keys_are_not_taken_from_the_network(federation: Commands) -> N
         except HTTPError as error:
             return error.code
 
-    outside = {"X-Forwarded-For": "203.0.113.9"}
+    token = {"X-Unseen-Token": gate_token(home.path)}
+    outside = {"X-Forwarded-For": "203.0.113.9", **token}
     for path in ("start-run", "register-node", "list-nodes"):
         assert status(f"/v1/control/{path}", **outside) == 403
-        assert status(f"/v1/control/{path}") != 403
+        assert status(f"/v1/control/{path}") == 403
+        assert status(f"/v1/control/{path}", **token) != 403
     assert status("/v1/fleet/pull-messages", **outside) != 403
 
 

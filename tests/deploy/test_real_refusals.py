@@ -12,7 +12,11 @@ from real_commands import PATIENCE
 from tiny_sites import make_images, tiny_job
 
 from unseen.deploy.coordinator import RoundPolicy
+from unseen.deploy.coordinator_home import CoordinatorHome
+from unseen.deploy.flower.compat import REFUSED_LOG
+from unseen.deploy.keys import read_public_key, site_key
 from unseen.deploy.ledger_chain import verify_ledger
+from unseen.deploy.members import Members, known_nodes
 from unseen.deploy.submit import run_on_flower, submit
 from unseen.deploy.testing import LocalFederation
 from unseen.errors import UnseenError
@@ -130,3 +134,33 @@ def test_raw_samples_are_refused_by_the_policy_and_the_coordinator_reads_why(
         )
     rows = (federation.home / "a" / "sent.jsonl").read_text(encoding="utf-8").splitlines()
     assert "refused by the site's policy" in json.loads(rows[-1])["error"]
+
+
+def test_a_revoked_and_an_expired_key_are_refused(federation: LocalFederation) -> None:
+    """Section 5: keys were good for ever; here both were registered with the SuperLink before."""
+    home = CoordinatorHome.load(federation.home / "superlink")
+    members = Members(home.path)
+    for site in ("revoked", "expired"):
+        members.add(site, read_public_key(site_key(federation.home / site, site).line))
+    members.register(home.here)
+    assert all(member.node for member in members)
+    members.revoke("revoked", home.here)
+    expired = members.get("expired")
+    assert expired is not None
+    members.add("expired", expired.key, days=-1)
+    assert members.drop_expired(home.here) == ["expired"]
+    members.revoke("a", home.here)
+    names = {node["node-id"] for node in known_nodes(home.here, home.path) if node["status"] == "online"}
+    assert {home.here.names[name] for name in names if name in home.here.names} == {"held"}
+
+    for site in ("revoked", "expired"):
+        federation.start_site(site)
+    for site in ("revoked", "expired"):
+        log, until = federation.log(site), time.monotonic() + PATIENCE
+        while REFUSED_LOG not in log.read_text(encoding="utf-8"):
+            assert time.monotonic() < until, log.read_text(encoding="utf-8")
+            time.sleep(0.2)
+        assert "SuperNode ID" not in log.read_text(encoding="utf-8")
+    members.unregister_revoked(home.here)
+    members.register(home.here, all_known=False)
+    assert [member.site for member in members if member.node] == ["held"]

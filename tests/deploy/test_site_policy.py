@@ -105,6 +105,11 @@ def test_rounds_and_versions_are_numbers_since_they_name_files(
             "noise_seed=run",
         ),
         ({"protect": "dp-samples", "protect_settings": {"epsilon": 1e6}}, "epsilon 1e"),
+        ({"protect": "dp-samples", "protect_settings": {"noise": 0.31}, "rounds": 900}, "epsilon "),
+        (
+            {"protect": "dp-samples", "protect_settings": {"noise": 0.5, "delta": 0.9}, "rounds": 900},
+            "epsilon ",
+        ),
         ({"rounds": 100_000}, "100000 rounds"),
         ({"partition": "iid", "clients_per_domain": 12}, "fewer training samples"),
         ({"batch_size": 1, "batches_per_epoch": 1}, "an update from 1 samples"),

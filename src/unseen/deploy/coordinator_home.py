@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import IO, Any
 
-from unseen.deploy.flower.access_control import require_closed
+from unseen.deploy.flower.access_control import gate_token, require_closed
 from unseen.deploy.flower.flwr_cli import SuperLinkConnection, run_flwr_json
 from unseen.deploy.flower.processes import (
     LOOPBACK,
@@ -63,7 +63,7 @@ class CoordinatorHome:
     def here(self) -> SuperLinkConnection:
         """Connection for commands on this machine."""
         names = {member.node: member.site for member in Members(self.path) if member.node}
-        return SuperLinkConnection(f"{LOOPBACK}:{self.port}", self.path / "tls" / "ca.crt", names)
+        return SuperLinkConnection(f"{LOOPBACK}:{self.port}", self.path / "tls" / "ca.crt", names, self.path)
 
     @property
     def listens_on(self) -> str:
@@ -127,7 +127,7 @@ def start_coordinator(home: CoordinatorHome, *, log: IO[str]) -> subprocess.Pope
     )
     try:
         wait_until_open(home.here.address, process)
-        require_closed(home.here.address, home.path / "tls" / "ca.crt")
+        require_closed(home.here.address, home.path / "tls" / "ca.crt", gate_token(home.path))
     except BaseException:
         stop_process(process)
         raise

@@ -255,10 +255,12 @@ class SitePart:
         return reply
 
     def _check_size(self, position: int) -> None:
-        """Refuse an update that would rest on too few samples."""
-        samples, plan = len(self.experiment.federation[position].train), self.experiment.plan
+        """Refuse an update that would rest on too few samples or on too little noise."""
+        experiment, config = self.experiment, self.job.config
+        samples, plan = len(experiment.federation[position].train), experiment.plan
         drawn = samples if plan.batches_per_epoch is None else plan.batches_per_epoch * plan.batch_size
         self.policy.check_training(samples=samples, seen=min(samples, drawn * plan.epochs))
+        self.policy.check_noise(experiment.protection, plan, samples=samples, rounds=config.rounds)
 
     def _round(self, request: SiteMessage) -> int:
         """Read the number of the round, which names files; 0 is the exchange before the first."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unseen.config import RunConfig
     from unseen.methods import Method
     from unseen.privacy import Protection
+    from unseen.training import LocalTrainingConfig
 
 POLICY = "policy.toml"
 SPLITS = ("train", "validation", VALIDATION_DOMAIN, "test", "target")
@@ -128,6 +129,24 @@ class SitePolicy:
                 raise _refusal(f"clip {settings.clip:g}", "[noise] max_clip", self.noise.max_clip)
             if settings.epsilon is not None:
                 self.check_epsilon(settings.epsilon)
+
+    def check_noise(
+        self, protection: Protection[Any], plan: LocalTrainingConfig, *, samples: int, rounds: int
+    ) -> None:
+        """Refuse a job whose noise would not keep a client's samples within the largest epsilon.
+
+        It is computed at the site's own delta if the job's is larger, which would make epsilon look smaller.
+        """
+        from unseen.privacy.dp.accountant import Steps, compute_epsilon
+        from unseen.privacy.dp.sample_level import DPSamplesSettings
+        from unseen.privacy.dp.spending import planned_steps
+
+        rate, number = planned_steps(samples, plan)
+        for settings in noise_settings(protection):
+            if isinstance(settings, DPSamplesSettings):
+                delta = min(settings.tolerated, self.privacy.delta)
+                steps = [Steps(rate, rounds * number)]
+                self.check_epsilon(compute_epsilon(steps, noise=settings.multiplier, delta=delta))
 
     def check_epsilon(self, epsilon: float) -> None:
         """Refuse a job that would spend more than one job may."""

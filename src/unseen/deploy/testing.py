@@ -55,7 +55,9 @@ class LocalFederation:
     @property
     def coordinator(self) -> SuperLinkConnection:
         """Connection for submitting jobs."""
-        return self._coordinator.here if self._coordinator else SuperLinkConnection(f"{LOOPBACK}:{self.port}")
+        if self._coordinator is not None:
+            return self._coordinator.here
+        return SuperLinkConnection(f"{LOOPBACK}:{self.port}", home=self.home / "superlink")
 
     def start(self, sites: Iterable[str]) -> LocalFederation:
         """Start everything."""

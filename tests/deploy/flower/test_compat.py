@@ -123,6 +123,23 @@ def test_a_client_process_handles_a_bundle_in_these_steps_only(monkeypatch: pyte
         compat.run_clientapp_with(lambda name, bundle: None)
 
 
+def test_programs_on_the_coordinators_machine_send_the_token_there_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from flwr.supercore.control.control_http_client import ControlHttpClient
+    from flwr.supercore.protobuf.client import ProtobufClient
+
+    monkeypatch.setattr(ProtobufClient, "__init__", ProtobufClient.__init__)
+    monkeypatch.setenv(compat.TOKEN_VARIABLE, "secret")
+    compat.send_token()
+    for address, sent in (("127.0.0.1:9600", "secret"), ("elsewhere.example:9600", None)):
+        client = ControlHttpClient.from_server_address(
+            address, insecure=True, root_certificates=None, interceptors=()
+        )
+        assert client._client.headers.get(compat.TOKEN_HEADER) == sent
+    assert callable(compat.flower_entry_point("flwr"))
+
+
 def test_flowers_own_programs_are_not_found_in_a_sites_path(tmp_path: Path) -> None:
     """D1: without a launcher a program of Flower is missing, not run."""
     for place in ("bare", "flower"):

@@ -1,7 +1,8 @@
 """Every place where Unseen relies on Flower beyond its documented API, for the versions in pyproject.toml.
 
 Patched or assumed: the SuperLink's `create_app`, the entry points and command names of its app processes,
-their option `--parent-pid`, three environment variables, two texts in the SuperNode's log and one error code.
+their option `--parent-pid`, what a client process does with an app bundle, the HTTP client of its programs,
+three environment variables, two texts in the SuperNode's log and two error codes.
 `tests/deploy/flower/test_compat.py` checks each of them against the installed Flower, so that an update which
 renames one fails there and not at a site.
 """
@@ -15,9 +16,11 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from unseen.child_processes import exit_after
 from unseen.errors import UnseenError, missing_extra
@@ -37,6 +40,9 @@ LAUNCHER_PROGRAM = "flower-superexec"
 PARENT_OPTION = "--parent-pid"
 CONNECTED_LOG = re.compile(r"SuperNode ID: \d+")
 REFUSED_LOG = "[code: 2004]"
+TOKEN_VARIABLE, TOKEN_HEADER = "UNSEEN_GATE_TOKEN", "x-unseen-token"
+"""How Flower's processes on the coordinator's machine are given the gate's token, and how they send it."""
+THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 APP_ERROR = 2
 """Error code of a reply whose app failed or refused."""
 NODE_UNAVAILABLE = 5
@@ -93,11 +99,28 @@ def run_superlink(middleware: Callable[[Any], Any]) -> None:
     flower_superlink()
 
 
-def run_serverapp() -> None:
-    """Run `flwr-serverapp`."""
-    from flwr.superlink.cli import flwr_serverapp
+def flower_entry_point(program: str) -> Callable[[], None]:
+    """Import the function behind one of Flower's programs."""
+    (point,) = entry_points(group="console_scripts", name=program)
+    run: Callable[[], None] = point.load()
+    return run
 
-    flwr_serverapp()
+
+def send_token() -> None:
+    """Send the gate's token, if this process has one, with every request to a server on this machine."""
+    token = os.environ.get(TOKEN_VARIABLE)
+    if not token:
+        return
+    from flwr.supercore.protobuf.client import ProtobufClient
+
+    make = ProtobufClient.__init__
+
+    def make_with_token(self: Any, base_url: str, **options: Any) -> None:
+        make(self, base_url, **options)
+        if urlsplit(base_url).hostname in THIS_MACHINE:
+            self._client.headers[TOKEN_HEADER] = token
+
+    setattr(ProtobufClient, "__init__", make_with_token)  # noqa: B010 (a patch)
 
 
 CLIENT_STEPS = ("install_from_fab", "install_app_dependencies", "get_load_client_app_fn")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unseen.deploy.flower.compat import flower_environment, flower_program
+from unseen.deploy.flower.access_control import gate_token
+from unseen.deploy.flower.compat import TOKEN_VARIABLE, flower_environment
 from unseen.errors import UnseenError
 from unseen.fileio import write_text
 
@@ -22,11 +24,13 @@ class SuperLinkConnection:
     """Address of a SuperLink, and the CA of its certificate (None: no TLS).
 
     names  Flower's node id -> site whose key it presented; empty: sites name themselves
+    home   the coordinator's home, whose token opens its gate; None: a SuperLink without a gate
     """
 
     address: str
     ca: Path | None = None
     names: Mapping[str, str] = field(default_factory=dict)
+    home: Path | None = None
 
 
 def run_flwr(arguments: Sequence[str], coordinator: SuperLinkConnection, *, home: Path) -> str:
@@ -40,10 +44,12 @@ def run_flwr(arguments: Sequence[str], coordinator: SuperLinkConnection, *, home
         home / "config.toml",
         f"[superlink.{CONNECTION}]\naddress = {json.dumps(coordinator.address)}\n{trust}\n",
     )
+    token = {} if coordinator.home is None else {TOKEN_VARIABLE: gate_token(coordinator.home)}
+    program = [sys.executable, "-P", "-m", "unseen.deploy.flower.with_token", "flwr"]
     try:
         done = subprocess.run(
-            [flower_program("flwr"), *arguments, CONNECTION],
-            env=flower_environment(home),
+            [*program, *arguments, CONNECTION],
+            env=flower_environment(home, **token),
             capture_output=True,
             text=True,
             timeout=120,
@@ -77,6 +83,8 @@ def connection_error(coordinator: SuperLinkConnection, said: str) -> UnseenError
     lines = (json.loads(told.group(1)) if told else said).splitlines()
     plain = [line.strip(" │╭╮╰╯─") for line in lines]
     reason = next((line for line in reversed(plain) if line), "it gave no reason")
+    if "403" in said and coordinator.home is None:
+        reason = "it asks for a token; name the folder of `unseen up` with --coordinator"
     trust = "its own CA (--ca)" if coordinator.ca else "no TLS (no --ca)"
     return UnseenError(
         f"the coordinator at {coordinator.address} cannot be reached with {trust}: {reason.split('. ')[0]}"

@@ -30,8 +30,9 @@ from unseen.deploy.flower.compat import (
     LAUNCHER_PROGRAM,
     SERVER_PROGRAM,
     TASK_PROGRAMS,
+    flower_entry_point,
     flower_program,
-    run_serverapp,
+    send_token,
 )
 from unseen.fileio import write_text
 
@@ -40,6 +41,7 @@ POLL_SECONDS = 0.5
 Role = Literal["site", "coordinator"]
 SITE: Role = "site"
 COORDINATOR: Role = "coordinator"
+_MODULE = (sys.executable, "-P", "-m")
 PRELOADED = (
     "cryptography.hazmat.primitives.serialization",
     "flwr.superlink.cli",
@@ -73,15 +75,15 @@ def write_launchers(folder: Path, *, role: Role, server: Path | None = None) -> 
     place = (server or folder).absolute()
     for program in TASK_PROGRAMS if role == SITE else (SERVER_PROGRAM,):
         connect = _quote(sys.executable, "-I", "-S", "-c", CONNECT_SCRIPT, place, role, program)
-        alone = (
-            _quote(sys.executable, "-P", "-m", "unseen.deploy.flower.client_program", program)
-            if role == SITE
-            else _quote(flower_program(program))
-        )
+        module = "client_program" if role == SITE else "with_token"
+        alone = _quote(*_MODULE, f"unseen.deploy.flower.{module}", program)
         _write_script(folder / program, f'{connect} "$@" 3>&2 2>/dev/null || exec {alone} "$@"')
-    if role == SITE:
-        real = _quote(flower_program(LAUNCHER_PROGRAM))
-        _write_script(folder / LAUNCHER_PROGRAM, f'exec {real} "$@"')
+    starter = (
+        _quote(flower_program(LAUNCHER_PROGRAM))
+        if role == SITE
+        else _quote(*_MODULE, "unseen.deploy.flower.with_token", LAUNCHER_PROGRAM)
+    )
+    _write_script(folder / LAUNCHER_PROGRAM, f'exec {starter} "$@"')
 
 
 def _quote(*words: object) -> str:
@@ -145,8 +147,11 @@ def _become_app(pipe: socket.socket) -> None:
         os.environ.update(request["environment"])
         os.chdir(request["folder"])
         sys.argv = request["arguments"]
-        run = run_serverapp if request["role"] == COORDINATOR else run_client_program
-        run()
+        if request["role"] == COORDINATOR:
+            send_token()
+            flower_entry_point(sys.argv[0])()
+        else:
+            run_client_program()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     finally:

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from unseen.deploy.flower.access_control import gate_token
 from unseen.deploy.flower.compat import (
+    TOKEN_VARIABLE,
     flower_environment,
     flower_program,
     path_without_flower,
@@ -75,7 +77,7 @@ def start_superlink(
     ]
     folder = (warm or home / "warm").absolute()
     write_launchers(folder, role=COORDINATOR)
-    environment = flower_environment(home / "flwr")
+    environment = flower_environment(home / "flwr", **{TOKEN_VARIABLE: gate_token(home)})
     environment["PATH"] = os.pathsep.join([str(folder), environment["PATH"]])
     return _start_beside_warm(arguments, environment, home, folder, log, starts=warm is None)
 
