@@ -12,7 +12,9 @@ from unseen.errors import UnseenError, UsageError
 
 SiteHomeOption = Annotated[Path | None, typer.Option(help="The site's folder; SITE-home here if not given.")]
 ledger_app = typer.Typer(
-    no_args_is_help=True, help="Check the record of what left a site.", rich_markup_mode="markdown"
+    no_args_is_help=True,
+    help="Check the record of what left a site.\n\nExample:\n\n    unseen ledger verify hospital_a-home",
+    rich_markup_mode="markdown",
 )
 
 
