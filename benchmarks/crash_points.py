@@ -1,7 +1,8 @@
 """Crash points: every single write of train, resume, bench and of the image cache goes wrong once.
 
     python benchmarks/crash_points.py --out results/robustness/crash_points.json
-    python benchmarks/crash_points.py --scenario train --every 5
+    python benchmarks/crash_points.py --scenario train --every 2 --out train.json
+    python benchmarks/crash_points.py --merge train.json resume.json --out results/robustness/crash_points.json
 
 Each point is a fresh folder in which one operation on files (open, write, flush, rename, delete, make a
 folder) fails, or all from there on, or the process is killed there; the command is then given again. Counted
@@ -305,11 +306,25 @@ def sweep(
     return found
 
 
+def merge(records: list[Path], out: Path | None) -> None:
+    """Add up records of single scenarios, which may have been tried at different times."""
+    values: Counter[str] = Counter()
+    parts = [json.loads(record.read_text()) for record in records]
+    for part in parts:
+        values.update(part["values"])
+    wrong = {name: points for part in parts for name, points in part["measurements"].items()}
+    report("Crash points", dict(values), wrong, out)
+
+
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--scenario", choices=sorted(SCENARIOS), action="append")
     parser.add_argument("--every", type=int, default=1, help="try every N-th operation only")
+    parser.add_argument("--merge", type=Path, nargs="+", help="add up earlier records instead of trying")
     given = parser.parse_args()
+    if given.merge:
+        merge(given.merge, given.out)
+        return
     found = sweep(given.scenario or list(SCENARIOS), every=given.every)
     points = [point for each in found.values() for point in each]
     verdicts = Counter(point["verdict"] for point in points)

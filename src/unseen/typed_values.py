@@ -71,8 +71,8 @@ def _accepts(value: Any, hint: Any) -> bool:
             _accepts(key, arguments[0]) and _accepts(item, arguments[1]) for key, item in value.items()
         )
     if hint in (int, float):
-        fits = isinstance(value, Integral if hint is int else Real) and type(value) is not bool
-        return fits and math.isfinite(value)
+        number = Integral if hint is int else Real
+        return not isinstance(value, bool) and isinstance(value, number) and math.isfinite(value)
     return isinstance(value, hint)
 
 
