@@ -2,7 +2,7 @@
 
     python benchmarks/crash_points.py --out results/robustness/crash_points.json
     python benchmarks/crash_points.py --scenario train --every 2 --out train.json
-    python benchmarks/crash_points.py --merge train.json resume.json --out results/robustness/crash_points.json
+    python benchmarks/crash_points.py --merge train.json resume.json --out crash_points.json
 
 Each point is a fresh folder in which one operation on files (open, write, flush, rename, delete, make a
 folder) fails, or all from there on, or the process is killed there; the command is then given again. Counted

@@ -22,7 +22,7 @@ WRONG = [
     ("batch_size", "four", "expected a whole number"),
     ("data", 5, "expected text"),
     ("settings", 3, "expected a table"),
-    ("protect", ["secure-sum", "dp-samples"], "protect = "),
+    ("protect", 5, "protect = 5: expected"),
     ("hold_out", [75], "a list of texts, not a list with a whole number"),
     ("hold_out", 75, "expected a list of texts"),
     ("lr", "fast", "expected a finite number"),
