@@ -18,7 +18,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -285,9 +285,9 @@ def load_everything() -> None:
 
 
 def sweep(
-    names: list[str], *, every: int = 1, one_kind_each: bool = False
+    names: list[str], *, start: int = 1, every: int = 1, one_kind_each: bool = False
 ) -> dict[str, list[dict[str, Any]]]:
-    """Try every `every`-th operation of these scenarios.
+    """Try every `every`-th operation of these scenarios, from `start` on.
 
     one_kind_each  try one kind of fault at each, in turn, instead of all
     """
@@ -297,7 +297,7 @@ def sweep(
         images = write_images(Path(folder) / "images")
         for name in names:
             points = Sweep(name, images, Path(folder) / name.replace(" ", "-"))
-            tried = [(at, kind) for at in range(1, points.operations + 1, every) for kind in KINDS]
+            tried = [(at, kind) for at in range(start, points.operations + 1, every) for kind in KINDS]
             if one_kind_each:
                 tried = tried[:: len(KINDS) + 1]
             found[name] = [points.try_point(at, kind) for at, kind in tried]
@@ -312,7 +312,10 @@ def merge(records: list[Path], out: Path | None) -> None:
     parts = [json.loads(record.read_text()) for record in records]
     for part in parts:
         values.update(part["values"])
-    wrong = {name: points for part in parts for name, points in part["measurements"].items()}
+    wrong: dict[str, list[Any]] = defaultdict(list)
+    for part in parts:
+        for name, points in part["measurements"].items():
+            wrong[name] += points
     report("Crash points", dict(values), wrong, out)
 
 
@@ -320,12 +323,13 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--scenario", choices=sorted(SCENARIOS), action="append")
     parser.add_argument("--every", type=int, default=1, help="try every N-th operation only")
+    parser.add_argument("--start", type=int, default=1, help="number of the first operation that is tried")
     parser.add_argument("--merge", type=Path, nargs="+", help="add up earlier records instead of trying")
     given = parser.parse_args()
     if given.merge:
         merge(given.merge, given.out)
         return
-    found = sweep(given.scenario or list(SCENARIOS), every=given.every)
+    found = sweep(given.scenario or list(SCENARIOS), start=given.start, every=given.every)
     points = [point for each in found.values() for point in each]
     verdicts = Counter(point["verdict"] for point in points)
     values: dict[str, Any] = {f"crash points: {name}": len(each) for name, each in found.items()}
