@@ -72,12 +72,25 @@ def _save_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str])
     """Write the file; what the disk refuses becomes an OSError, not an error of safetensors."""
     try:
         save_file(tensors, path, metadata)
+        _sort_metadata(path)
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
             raise
         code = int(number[1])
         raise OSError(code, os.strerror(code)) from error
+
+
+def _sort_metadata(path: Path) -> None:
+    """Put the texts in the header in order: safetensors writes them in a random one."""
+    with path.open("r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(length)
+        if len(text) == length:
+            file.seek(8)
+            file.write(text)
 
 
 def _without_shared_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
