@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 from tiny_sites import LoopbackGrid, make_images, tiny_job
+from typer.testing import CliRunner
 
 from unseen.callbacks.base import Callback
+from unseen.cli.main import app
 from unseen.deploy import coordinator
 from unseen.deploy.coordinator import RoundPolicy, coordinate
 from unseen.deploy.flower.message import SiteMessage
 from unseen.deploy.site import Site
+from unseen.deploy.site_policy import SitePolicy, read_policy, write_policy
 
 Questions = dict[str, SiteMessage]
 
@@ -230,3 +233,30 @@ def test_a_job_waits_until_a_person_approves_it_and_no_other_job_slips_in(
     assert "was not approved" in refusal(site, question(asked, "train", method="fedprox"))
     Approvals(site.home).decide(run, "denied")
     assert "was denied" in refusal(site, question(asked, "train", method="fedprox"))
+
+
+def test_the_policy_that_join_writes_is_the_default_and_is_never_written_over(tmp_path: Path) -> None:
+    path = write_policy(tmp_path)
+    assert read_policy(tmp_path) == SitePolicy() == read_policy(tmp_path / "without")
+    path.write_text("confirm = true\n", encoding="utf-8")
+    write_policy(tmp_path)
+    assert read_policy(tmp_path).confirm
+
+
+def test_a_person_reads_what_waits_and_answers_with_the_command(
+    asked: tuple[Path, Questions], site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unseen.deploy import approvals
+
+    monkeypatch.setattr(approvals, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(approvals, "POLL_SECONDS", 0.01)
+    write(site, "confirm = true")
+    message = question(asked, "train")
+    run = message.header["job"]["run_id"]
+    assert "was not approved" in refusal(site, message)
+    listed = CliRunner().invoke(app, ["approve", "--home", str(site.home)])
+    assert f"{run}  waiting" in listed.stdout
+    wrong = CliRunner().invoke(app, ["approve", "other", "--home", str(site.home)])
+    assert f"no job 'other' was asked for here; waiting: {run}" in str(wrong.exception)
+    assert CliRunner().invoke(app, ["approve", run, "--home", str(site.home)]).exit_code == 0
+    assert "error" not in site.answer(message).header

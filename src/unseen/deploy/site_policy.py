@@ -269,8 +269,8 @@ TEMPLATE = f"""\
 # Methods that may run here, such as ["fedavg", "fedprox"].
 methods = []
 
-# Kinds of values that may leave, as `unseen list methods NAME` and `unseen list protections NAME` show them,
-# such as ["model weights", "number of samples"].
+# Kinds of values that may leave, as `unseen list methods NAME` shows them, such as
+# ["model weights", "number of samples"]. A refusal names the kind.
 values = []
 
 # Whether anything of single samples may leave: samples, labels, spectra of images.
