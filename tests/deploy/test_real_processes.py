@@ -10,11 +10,14 @@ import torch
 from tiny_sites import QUICK, SITES, tiny_job
 
 from unseen.deploy.coordinator import RoundPolicy
+from unseen.deploy.keys import fingerprint, site_key
+from unseen.deploy.peer_keys import PEERS
 from unseen.deploy.submit import run_on_flower
 from unseen.deploy.testing import LocalFederation
 from unseen.runner.run import RunResult, run
 from unseen.runs.checkpoint import Checkpoint
 from unseen.runs.folder import RunFolder
+from unseen.runs.records import read_records
 
 pytestmark = pytest.mark.deployment
 METHODS = ("fedavg", "csac", "ppdg", "fedadg", "mdfl")
@@ -46,3 +49,23 @@ def test_five_methods_give_the_weights_of_one_machine(images: Path, tmp_path: Pa
         assert torch.equal(weights(tmp_path / method), weights(here.folder)), method
         assert there[method].values["metrics"] == here.values["metrics"], method
         assert (tmp_path / method / "report.html").exists()
+
+
+def test_sites_that_know_each_other_sign_the_keys_of_every_round(images: Path, tmp_path: Path) -> None:
+    """Section 4: round keys are signed with the keys that the sites registered with the SuperLink."""
+    with LocalFederation(images, tmp_path / "federation").start(SITES) as federation:
+        homes = {site: federation.home / site for site in SITES}
+        lines = [f'{site} = "{fingerprint(site_key(home, site).line)}"' for site, home in homes.items()]
+        for home in homes.values():
+            (home / PEERS).write_text("\n".join(["[sites]", *lines, ""]), encoding="utf-8")
+        run_on_flower(
+            tiny_job(images, protect="secure-sum", rounds=1),
+            coordinator=federation.coordinator,
+            out=tmp_path / "run",
+            terms=RoundPolicy(deadline=600.0, min_sites=3),
+        )
+    (record,) = (
+        each for each in read_records(RunFolder(tmp_path / "run").records) if each["event"] == "round"
+    )
+    kinds = {line["kind"]: line["from"] for line in record["left"]}
+    assert record["clients"] == ["a", "b", "c"] and kinds["signature of the public keys"] == "all"
