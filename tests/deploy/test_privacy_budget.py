@@ -168,3 +168,14 @@ def test_a_site_with_a_budget_refuses_answers_without_noise_of_its_own(
         set_budget(grid, site, 8.0)
     with pytest.raises(UnseenError, match="carry no noise of their own"):
         run_at_sites(grid, images, tmp_path / "run", protect=protect, protect_settings={}, rounds=1)
+
+
+@pytest.mark.parametrize("protect", ["dp-samples", "secure-sum,dp-clients"])
+def test_a_job_that_would_cost_too_much_in_all_its_rounds_is_refused_at_once(
+    protect: str, grid: LoopbackGrid, images: Path, tmp_path: Path
+) -> None:
+    """D2: the largest epsilon of a job also holds where the job names noise and a delta of its choice."""
+    weak = {"noise": 0.31, "delta": 0.5}
+    with pytest.raises(UnseenError, match=r"refused by the site's policy: epsilon .* max_epsilon = 20"):
+        run_at_sites(grid, images, tmp_path / "run", protect=protect, protect_settings=weak)
+    assert not any((site.home / ACCOUNT).exists() for site in grid.sites)

@@ -137,16 +137,12 @@ class SitePolicy:
 
         It is computed at the site's own delta if the job's is larger, which would make epsilon look smaller.
         """
-        from unseen.privacy.dp.accountant import Steps, compute_epsilon
-        from unseen.privacy.dp.sample_level import DPSamplesSettings
-        from unseen.privacy.dp.spending import planned_steps
-
-        rate, number = planned_steps(samples, plan)
-        for settings in noise_settings(protection):
-            if isinstance(settings, DPSamplesSettings):
-                delta = min(settings.tolerated, self.privacy.delta)
-                steps = [Steps(rate, rounds * number)]
-                self.check_epsilon(compute_epsilon(steps, noise=settings.multiplier, delta=delta))
+        deltas = [settings.tolerated for settings in noise_settings(protection)]
+        epsilon = protection.planned_epsilon(
+            samples=samples, plan=plan, rounds=rounds, delta=min([self.privacy.delta, *deltas])
+        )
+        if epsilon is not None:
+            self.check_epsilon(epsilon)
 
     def check_epsilon(self, epsilon: float) -> None:
         """Refuse a job that would spend more than one job may."""

@@ -28,7 +28,7 @@ from unseen.privacy.context import (
 )
 from unseen.privacy.disclosure import PLAIN, DisclosureEntry, unprotected_entries
 from unseen.registry import Registry
-from unseen.training import ClientWork, Update, reason_to_reject
+from unseen.training import ClientWork, LocalTrainingConfig, Update, reason_to_reject
 
 S = TypeVar("S", bound=Settings)
 
@@ -80,6 +80,12 @@ class Protection(Configurable[S]):
     def cost_notes(self, run: PlannedRun) -> list[str]:
         """List what a user should know about the cost before the run starts, one sentence each."""
         return []
+
+    def planned_epsilon(
+        self, *, samples: int, plan: LocalTrainingConfig, rounds: int, delta: float
+    ) -> float | None:
+        """Compute what a whole run costs a client with so many samples; None if it adds no noise itself."""
+        return None
 
     def sample_clients(
         self, clients: int, *, fraction: float, round: int, seed: int, state: MutableMapping[str, Tensor]

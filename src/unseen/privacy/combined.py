@@ -42,7 +42,7 @@ from unseen.privacy.dp.spending import BOUND, add_steps, admit_training, read_st
 from unseen.privacy.secagg.message_forms import ROSTER
 from unseen.privacy.secagg.protocol import HIDDEN, SecureSum, SecureSumSettings
 from unseen.privacy.serialization import tensor_to_bytes
-from unseen.training import ClientWork, Update
+from unseen.training import ClientWork, LocalTrainingConfig, Update
 
 FINEST = 1024
 """Steps of the fixed-point grid that the standard deviation of a client's noise must have at least."""
@@ -172,6 +172,12 @@ class SecureDPSamples(SealedNoise[SecureDPSamplesSettings]):
         """State the costs of both."""
         return [*self.noise.cost_notes(run), *self.secure.cost_notes(run)]
 
+    def planned_epsilon(
+        self, *, samples: int, plan: LocalTrainingConfig, rounds: int, delta: float
+    ) -> float | None:
+        """Compute epsilon of a client that participates in every round."""
+        return self.noise.planned_epsilon(samples=samples, plan=plan, rounds=rounds, delta=delta)
+
     def before_training(self, work: ClientWork, context: ClientContext) -> None:
         """Configure DP-SGD; what the server sent for the masks does not change the noise."""
         self.noise.before_training(work, replace(context, received={}))
@@ -276,6 +282,12 @@ class SecureDPClients(SealedNoise[SecureDPClientsSettings]):
             *([f"{self.name}: noise {settings.origin}"] if settings.noise_seed == "run" else []),
             *self.secure.cost_notes(run),
         ]
+
+    def planned_epsilon(
+        self, *, samples: int, plan: LocalTrainingConfig, rounds: int, delta: float
+    ) -> float | None:
+        """Compute epsilon of a client that is asked in every round."""
+        return compute_epsilon([Steps(1.0, rounds)], noise=self.settings.multiplier, delta=delta)
 
     # client half
 

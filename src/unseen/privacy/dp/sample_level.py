@@ -32,7 +32,7 @@ from unseen.privacy.dp.accountant import Steps, compute_epsilon, require_opacus
 from unseen.privacy.dp.dp_settings import DPSettings, privacy_record, require_no_buffers, resolve_noise
 from unseen.privacy.dp.noise import NoiseStream, noise_key
 from unseen.privacy.dp.spending import add_steps, admit_training, planned_steps, read_steps, steps_in_epoch
-from unseen.training import ClientWork, Update
+from unseen.training import ClientWork, LocalTrainingConfig, Update
 from unseen.training.per_sample_grads import Loss, sum_clipped_gradients
 
 SPENT = "rate of drawing samples and number of steps"
@@ -96,6 +96,13 @@ class DPSamples(Protection[DPSamplesSettings]):
             f"{self.name}: every sample needs a separate gradient, which takes two to three times as long",
             *([f"{self.name}: noise {settings.origin}"] if settings.noise_seed == "run" else []),
         ]
+
+    def planned_epsilon(
+        self, *, samples: int, plan: LocalTrainingConfig, rounds: int, delta: float
+    ) -> float | None:
+        """Compute epsilon of a client that participates in every round."""
+        rate, number = planned_steps(samples, plan)
+        return compute_epsilon([Steps(rate, rounds * number)], noise=self.settings.multiplier, delta=delta)
 
     # client half
 
