@@ -42,6 +42,7 @@ from unseen.privacy.serialization import json_from_tensor, tensor_to_bytes
 from unseen.training import Update
 
 LARGEST_MAGNITUDE = 400
+Form = tuple[torch.dtype, tuple[int | None, ...]]
 
 
 def explain_sealed(update: Update, layout: Layout, described: Mapping[str, Tensor]) -> str:
@@ -74,9 +75,9 @@ def explain_key_answer(answer: Message, asked: Message) -> str:
     if torch.equal(step, INTRODUCE):
         return _explain(answer, {PUBLIC: (torch.uint8, (crypto.KEY_BYTES,))})
     rows = len(asked[ROSTER]) if ROSTER in asked else 0
-    locked = {LOCKED: (torch.uint8, (rows, None))}
+    locked: dict[str, Form] = {LOCKED: (torch.uint8, (rows, None))}
     if torch.equal(step, MAKE):
-        own = {CONTEXT: (torch.uint8, (None,)), KEY_ID: (torch.uint8, (crypto.KEY_BYTES,))}
+        own: dict[str, Form] = {CONTEXT: (torch.uint8, (None,)), KEY_ID: (torch.uint8, (crypto.KEY_BYTES,))}
         return _explain(answer, locked | own)
     if torch.equal(step, GIVE):
         return _explain(answer, locked)
@@ -85,17 +86,14 @@ def explain_key_answer(answer: Message, asked: Message) -> str:
         return "" if same else "did not confirm the key that it was given"
     if NAMES in asked:
         clients = len(json.loads(tensor_to_bytes(asked[NAMES])))
-        decided = {COEFFICIENTS: (torch.float64, (clients,)), DECISIONS: (torch.int64, (2,))}
+        decided: dict[str, Form] = {COEFFICIENTS: (torch.float64, (clients,)), DECISIONS: (torch.int64, (2,))}
         return _explain(answer, decided)
-    added = {ADDED: (torch.float64, (None,))} if ADDENDS in asked else {}
+    added: dict[str, Form] = {ADDED: (torch.float64, (None,))} if ADDENDS in asked else {}
     return _explain(answer, {MEAN: (torch.float32, (None,)), **added})
 
 
 def _kind(entry: Mapping[str, Any]) -> str:
     return str(entry["kind"])
-
-
-Form = tuple[torch.dtype, tuple[int | None, ...]]
 
 
 def _explain(answer: Message, forms: Mapping[str, Form]) -> str:
