@@ -65,13 +65,13 @@ def join_command(  # noqa: PLR0917 (one parameter per option)
 
     require_flower()
     invited = Invitation.load(invitation)
-    _look_over(invited.site, data, skip_unreadable=skip_unreadable)
+    check = _look_over(invited.site, data, skip_unreadable=skip_unreadable)
     if fingerprint is not None and fingerprint != invited.fingerprint:
         raise UnseenError(f"the invitation is of another CA ({invited.fingerprint}): do not trust it")
     folder = home or Path(f"{invited.site}-home")
     place = open_site(folder, invited)
     rules = write_policy(place.path)
-    read_policy(place.path)
+    least = read_policy(place.path).min_group
     known = copy_peers(peers, place.path) if peers else read_peers(place.path / PEERS)
     console = messages()
 
@@ -82,6 +82,8 @@ def join_command(  # noqa: PLR0917 (one parameter per option)
     with locked(place.path / "lock", place=place.path, option="--home"), terminated_like_interrupted():
         say(f"site {invited.site}, public key {place.key.public}, sent values: {place.path / 'sent.jsonl'}")
         say(f"what this site allows: {rules}")
+        if small := _small_classes(check, least):
+            say(f"left out, with fewer than {least} samples (min_group there): {', '.join(small)}")
         say(f"fingerprint of the coordinator's CA: {invited.fingerprint}")
         if rotate_key:
             file = rotate(place.path, invited.site)
@@ -101,6 +103,16 @@ def join_command(  # noqa: PLR0917 (one parameter per option)
         except KeyboardInterrupt:
             say("stopped; the coordinator continues without this site")
             raise typer.Exit(INTERRUPTED) from None
+
+
+def _small_classes(check: DataCheck, least: int) -> list[str]:
+    """List the classes that the policy leaves out."""
+    return [
+        name
+        for counts in check.counts.values()
+        for name, count in counts.items()
+        if name and 0 < count < least
+    ]
 
 
 def _look_over(site: str, data: str, *, skip_unreadable: bool) -> DataCheck:
