@@ -39,6 +39,16 @@ def test_identities_are_those_of_the_version_before(values, identity):
     assert RunConfig.from_mapping(values).identity() == identity
 
 
+def test_where_batch_order_comes_from_is_part_of_a_run_only_if_it_is_the_seed():
+    """P3: old runs keep their identity and can be resumed; runs that can be repeated to the bit are others."""
+    old, new, seeded = (
+        RunConfig.from_mapping({**DIGITS, "protect": "secure-sum", "protect_settings": {"bits": 32, **more}})
+        for more in ({}, {"batch_seed": "secret"}, {"batch_seed": "run"})
+    )
+    assert old.identity() == new.identity() != seeded.identity()
+    assert not old.differences(new) and old.differences(seeded)
+
+
 def test_every_field_but_the_data_declares_its_option():
     undeclared = [item.name for item in fields(RunConfig) if "option" not in item.metadata]
     assert undeclared == ["data"]
