@@ -40,7 +40,7 @@ def test_identities_are_those_of_the_version_before(values, identity):
 
 
 def test_where_batch_order_comes_from_is_part_of_a_run_only_if_it_is_the_seed():
-    """P3: old runs keep their identity and can be resumed; runs that can be repeated to the bit are others."""
+    """P3: old runs keep their identity and can be resumed; runs that can be repeated to the bit differ."""
     old, new, seeded = (
         RunConfig.from_mapping({**DIGITS, "protect": "secure-sum", "protect_settings": {"bits": 32, **more}})
         for more in ({}, {"batch_seed": "secret"}, {"batch_seed": "run"})
