@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from unseen.deploy.flower.message import SiteMessage
 from unseen.deploy.job import Job
 from unseen.deploy.privacy_budget import read_account
 from unseen.deploy.site import Site, SitePart
+from unseen.deploy.site_policy import NoisePolicy
 from unseen.errors import UnseenError
 from unseen.privacy.dp.accountant import Steps, compute_epsilon
 from unseen.privacy.dp.sample_level import SPENT
@@ -136,7 +138,8 @@ def true_gradient(site: Site, question: SiteMessage, home: Path) -> Vector:
     settings = {**question.header["job"]["config"]["protect_settings"], "noise": 1e-9}
     asked = changed(question, config={"protect_settings": settings}, versions={})
     apart, job = replace(site, home=home), asked.header["job"]
-    part = SitePart(apart, Job.from_dict(job), job["layout"], site.policy())
+    anything = replace(site.policy(), noise=NoisePolicy(min_noise=0.0, max_epsilon=math.inf))
+    part = SitePart(apart, Job.from_dict(job), job["layout"], anything)
     return gradient(asked, part.train(asked))
 
 
