@@ -20,7 +20,7 @@ BEGIN, END = "<!-- attacks: begin -->", "<!-- attacks: end -->"
 NAMED = re.compile(r"((?:[PDR]\d(?:, )?)+):")
 FINDINGS = {
     "P1": "A server asked a round of `dp-samples` twice: the same noise came twice and was subtracted.",
-    "P2": "After a crash a round of `secure-sum` was opened again without one client: its update was the rest.",
+    "P2": "After a crash a sum of `secure-sum` was opened again without one client: the rest was its update.",
     "P3": "Leave-one-domain-out runs of one seed under `secure-sum` gave as many sums as unknowns.",
     "P4": "Sums over two clients were opened: each could subtract its own part.",
     "P5": "A server that told a client that it alone takes part read its update.",
