@@ -278,7 +278,6 @@ class RunConfig:
         "Protection of updates before they leave a client; two combine with a comma.",
         PROTECTED,
         registry="protections",
-        checked=False,
         joined=True,
     )
     protect_settings: Mapping[str, Any] = option(
@@ -355,7 +354,8 @@ class RunConfig:
             if declared.choices and value not in declared.choices:
                 raise unknown_name(item.name.replace("_", " "), value, declared.choices)
             if declared.registry and declared.checked:
-                find_registry(declared.registry).check(value)
+                for name in value.split(",") if declared.joined else (value,):
+                    find_registry(declared.registry).check(name.strip())
         if self.selection not in rule_names():
             raise unknown_name("selection rule", self.selection, rule_names())
 

@@ -135,8 +135,9 @@ def _run_parameters(item: Field[Any], hint: Any, panel: str | None) -> list[insp
         rich_help_panel=panel or declared.panel,
     )
     kind, default = _command_line_type(hint), item.default
-    kind = list[str] if declared.joined else kind
-    if kind == list[str] or default is MISSING:
+    if declared.joined:
+        kind, default = list[str], [default]
+    elif kind == list[str] or default is MISSING:
         default = None
     found = [_parameter(item.name, Annotated[kind | None, shown], default)]
     if declared.spelling:
