@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
-import numpy as np
 import pytest
 import torch
 
+from tiny_data import tiny_data
 from unseen.callbacks.base import Callback
 from unseen.data import DataSet
 from unseen.data.transforms import Normalize
@@ -22,8 +22,6 @@ from unseen.runs.checkpoint import Checkpoint
 from unseen.runs.folder import RunFolder
 from unseen.runs.records import Records
 from unseen.training import LocalTrainingConfig, Preprocessor
-
-CLASSES = 3
 
 hypothesis.settings.register_profile("unseen", deadline=None, max_examples=50, derandomize=True)
 hypothesis.settings.load_profile("unseen")
@@ -44,36 +42,6 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep tests off the net; those with a server of their own unset the variable."""
     monkeypatch.setenv("UNSEEN_OFFLINE", "1")
-
-
-def tiny_data(
-    domains: tuple[str, ...] = ("a", "b", "c", "held"),
-    *,
-    per_class: int = 8,
-    missing: tuple[str, int] | None = None,
-) -> DataSet:
-    """Images 8x8: the class is a bright row, the domain a tint; `missing` = (domain, class) to leave out."""
-    inputs, targets, domain_of = [], [], []
-    for number, domain in enumerate(domains):
-        generator = np.random.default_rng(sum(domain.encode()))
-        for label in range(CLASSES):
-            if (domain, label) == missing:
-                continue
-            images = generator.integers(0, 90, (per_class, 8, 8, 3))
-            images[:, 2 * label : 2 * label + 2] += 120
-            images[..., sum(domain.encode()) % 3] += 40
-            inputs.append(images)
-            targets += [label] * per_class
-            domain_of += [number] * per_class
-    return DataSet(
-        name="tiny",
-        task="classification",
-        inputs=np.concatenate(inputs).astype(np.uint8),
-        targets=np.array(targets, dtype=np.int64),
-        domain_of=np.array(domain_of, dtype=np.int64),
-        domains=domains,
-        classes=tuple(f"class {label}" for label in range(CLASSES)),
-    )
 
 
 def tiny_experiment(

@@ -120,6 +120,13 @@ def test_finished_jobs_are_never_repeated(finished_bench):
     assert not found.missing and [result.label for result in found.results] == ["other name"] * 2
 
 
+def change_config(path, old, new):
+    """Change a configuration as a person would who means it: without the line of its checksum."""
+    *lines, checksum = path.read_text().splitlines(keepends=True)
+    assert checksum.startswith("#")
+    path.write_text("".join(lines).replace(old, new))
+
+
 def test_what_a_protection_finds_out_makes_no_other_job(make_table_grid, tmp_path):
     """A run writes down the noise that its epsilon needs; the grid leaves it open."""
     noisy = {"protect": "dp-clients", "protect_settings": {"epsilon": 8.0, "noise_seed": "run"}}
@@ -127,7 +134,7 @@ def test_what_a_protection_finds_out_makes_no_other_job(make_table_grid, tmp_pat
     (result,) = run_bench(grid, place, workers=1).results
     config = RunFolder(place.work / result.job).config
     assert RunConfig.load(config).protect_settings["noise"] > 0
-    config.write_text(config.read_text().replace("epsilon = 8.0", "epsilon = 9.0"))
+    change_config(config, "epsilon = 8.0", "epsilon = 9.0")
     with pytest.raises(UnseenError, match=r"9\.0.*, not .*8\.0"):
         bench_state(grid, place)
 
@@ -217,6 +224,11 @@ def test_a_damaged_job_is_named(make_grid, tmp_path, finished_bench):
         load_results(tmp_path / "copy")
     shutil.copytree(folder / "jobs" / victim.name, victim, dirs_exist_ok=True)
     config = victim / "config.toml"
-    config.write_text(config.read_text().replace("momentum = 0.9", "momentum = 0.8"))
+    whole = config.read_text()
+    config.write_text(whole.replace("momentum = 0.9", "momentum = 0.8"))
+    with pytest.raises(UnseenError, match="was changed or damaged after it was written"):
+        load_results(tmp_path / "copy")
+    config.write_text(whole)
+    change_config(config, "momentum = 0.9", "momentum = 0.8")
     with pytest.raises(UnseenError, match=r"momentum = 0\.8, not 0\.9"):
         load_results(tmp_path / "copy")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from conftest import tiny_data
+from tiny_data import tiny_data
 from unseen.aggregation import AGGREGATORS
 from unseen.cli.list_command import app
 from unseen.config import RunConfig

@@ -201,7 +201,7 @@ def test_a_processor_is_measured_once(monkeypatch):
     path.unlink(missing_ok=True)
     assert processor_speed() == processor_speed() == Bfloat16Speed(1.5)
     assert len(measured) == 1
-    assert list(json.loads(path.read_text()).values()) == [[1.5, ""]]
+    assert [1.5, ""] in json.loads(path.read_text()).values()
     path.write_text("spoilt")
     assert processor_speed() == Bfloat16Speed(1.5)
     assert len(measured) == 2

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from unseen.models import FlatState, Network
-from unseen.training import ClientWork
+from unseen.training import ClientWork, Update
 
 
 class RunningMeans:
@@ -61,3 +61,10 @@ class ExtendedNetwork(Network):
         """Return the features of the added layer, and the taps of the wrapped network."""
         features, kept = self.body.extract(inputs, taps=taps)
         return self.layer(features), kept
+
+
+def explain_incomplete_extras(update: Update, kinds: set[str]) -> str:
+    """Explain which extras came without the others that they belong to; empty if all or none did."""
+    if not update.extras or set(update.extras) == kinds:
+        return ""
+    return f"sent {' and '.join(update.extras)} alone"

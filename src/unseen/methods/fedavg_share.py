@@ -15,6 +15,7 @@ from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights
 from unseen.data import Batch, JoinedSamples
 from unseen.errors import UsageError
 from unseen.hparams import Settings, setting
+from unseen.methods._shared import explain_incomplete_extras
 from unseen.methods.base import Method, Paper, register
 from unseen.training import ClientWork, LocalTrainingConfig, Update
 
@@ -88,10 +89,9 @@ class FedAvgShare(Method[FedAvgShareSettings]):
         self, update: Update, *, plan: LocalTrainingConfig, outputs: int, own: Sequence[int]
     ) -> str:
         """Refuse samples that the other clients could not train on."""
-        if not update.extras:
-            return ""
-        if set(update.extras) != {SAMPLES, LABELS}:
-            return f"sent {' and '.join(update.extras)} alone"
+        incomplete = explain_incomplete_extras(update, {SAMPLES, LABELS})
+        if incomplete or not update.extras:
+            return incomplete
         inputs, targets = update.extras[SAMPLES], update.extras[LABELS]
         if targets.ndim != 1 or inputs.ndim < 2 or not 0 < len(inputs) == len(targets) <= update.samples:
             return "sent samples and labels that do not belong together"

@@ -17,6 +17,7 @@ from unseen.aggregation import ServerWork
 from unseen.data import Batch
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, Uniform, setting
+from unseen.methods._shared import explain_incomplete_extras
 from unseen.methods.base import Method, Paper, register
 from unseen.methods.mdfl.boda import Prototypes, boda_loss
 from unseen.methods.mdfl.class_statistics import (
@@ -111,11 +112,9 @@ class MDFL(Method[MDFLSettings]):
         self, update: Update, *, plan: LocalTrainingConfig, outputs: int, own: Sequence[int]
     ) -> str:
         """Compare the class counts with the number of samples; sums and counts belong together."""
-        if not update.extras:
-            return ""
-        if set(update.extras) != {SUMS, COUNTS}:
-            return f"sent {' and '.join(update.extras)} alone"
-        sums, counts = update.extras[SUMS], update.extras[COUNTS]
+        sums, counts = update.extras.get(SUMS), update.extras.get(COUNTS)
+        if sums is None or counts is None:
+            return explain_incomplete_extras(update, {SUMS, COUNTS})
         fits = counts.dtype is torch.int64 and counts.ndim == 2 and sums.shape[:2] == counts.shape
         if not fits or sums.ndim != 3 or sums.dtype is not torch.float32 or counts.shape[1] != outputs:
             return "sent class statistics of another form"
