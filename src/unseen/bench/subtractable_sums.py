@@ -17,7 +17,8 @@ def warn_of_differences(grid: Grid) -> list[str]:
     runs: dict[tuple[str, int, str], set[tuple[str, ...]]] = {}
     for job in jobs(grid):
         config = job.config
-        if not make_protection(config.protect, config.protect_settings).seals or "dp-" in config.protect:
+        protection = make_protection(config.protect, config.protect_settings)
+        if not protection.seals or protection.noised_at_client:
             continue
         left_out = [config.hold_out]
         if grid.leaves_domains_out:
