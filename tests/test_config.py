@@ -9,9 +9,11 @@ import click
 import pytest
 import typer
 
+from unseen.bench.bench_job import BenchJob, job_config
 from unseen.cli.main import app
 from unseen.config import RunConfig, recorded_names
 from unseen.errors import UsageError
+from unseen.methods import make_method
 from unseen.registry import REGISTRIES, find_registry
 
 ROOT = typer.main.get_command(app)
@@ -47,6 +49,50 @@ def test_where_batch_order_comes_from_is_part_of_a_run_only_if_it_is_the_seed():
     )
     assert old.identity() == new.identity() != seeded.identity()
     assert not old.differences(new) and old.differences(seeded)
+
+
+OLD_SETTINGS = {
+    "fedadg": {
+        **{"adversarial_weight": 0.15, "classification_weight": None, "warm_up_epochs": None},
+        **{"adversarial_epochs": None, "generator_lr": 0.7, "discriminator_lr": 0.7},
+        **{"reference": "generator", "one_hot": True, "projection": True, "projection_size": None},
+        **{"noise_size": None, "generator_output": "relu", "generator_goal": "recognised"},
+        **{"discriminator_loss": "equation-2", "label_smoothing": None},
+    },
+    "mdfl": {
+        **{"strength": 1.0, "nu": 0.5, "divide_by_count": False, "temperature": 1.0, "momentum": 0.0},
+        **{"features_from": "received", "mean_samples": None, "refresh_every": 1},
+    },
+}
+"""Settings as runs recorded them before defaults changed and settings were added."""
+
+
+@pytest.mark.parametrize(
+    ("method", "named", "identity"),
+    [
+        ("fedadg", {"reading": "printed"}, "215b8beca22c"),
+        ("mdfl", {"strength": 1.0, "start": 0.0}, "4f82fa146fdf"),
+    ],
+)
+def test_old_defaults_are_named_settings_and_keep_their_identity(method, named, identity, tmp_path):
+    """A run of the version before is resumed, and found by its job id, as what it was."""
+
+    def configure(settings):
+        return RunConfig.from_mapping({**DIGITS, "method": method, "settings": settings})
+
+    old = configure(OLD_SETTINGS[method])
+    same = configure(vars(make_method(method, named).settings))
+    old.save(tmp_path / "config.toml")
+    recorded = RunConfig.load_recorded(tmp_path / "config.toml")
+    read_again = configure(vars(make_method(method, recorded.settings).settings))
+    for config in (old, same, read_again):
+        assert config.identity() == identity
+        assert not config.differences(old) and not old.differences(config)
+    now = configure(vars(make_method(method).settings))
+    assert now.identity() != identity and now.differences(old)
+    jobs = [BenchJob("x", "75", 0, "", job_config(vars(config))).id for config in (read_again, same, now)]
+    bare = {**DIGITS, "method": method}
+    assert jobs[0] == jobs[1] != jobs[2] == BenchJob("x", "75", 0, "", job_config(bare)).id
 
 
 def test_every_field_but_the_data_declares_its_option():

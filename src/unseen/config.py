@@ -23,6 +23,7 @@ from unseen.evaluation.selection import (
     rule_names,
 )
 from unseen.fileio import read_toml, to_toml, write_text
+from unseen.hparams import Settings, with_later_settings, without_later_settings
 from unseen.registry import find_registry
 from unseen.typed_values import check_types
 
@@ -372,6 +373,7 @@ class RunConfig:
             what = {key: value for key, value in what.items() if key not in PROTECTION}
         elif "protect_settings" in what:
             what["protect_settings"] = _without_later(what["protect_settings"])
+        what["settings"] = self._identifying_settings()
         what = {
             key: value for key, value in what.items() if key not in LATER or value not in (LATER[key], None)
         }
@@ -385,12 +387,17 @@ class RunConfig:
         mine, theirs = (
             asdict(config)
             | {name: _with_none_spelt(getattr(config, name)) for name in TABLES}
+            | {"settings": _with_none_spelt(config._identifying_settings())}
             | {"protect_settings": _without_later(_with_none_spelt(config.protect_settings))}
             for config in (self, other)
         )
         return {
             key: (mine[key], theirs[key]) for key in mine if key not in WHERE and mine[key] != theirs[key]
         }
+
+    def _identifying_settings(self) -> dict[str, Any]:
+        """Return the method's settings without those that leave an old run what it was."""
+        return without_later_settings(_settings_type(self.method), self.settings) if self.settings else {}
 
     def save(self, path: Path) -> None:
         """Write the configuration as TOML with a checksum; None is left out, and is `none` in settings."""
@@ -406,8 +413,12 @@ class RunConfig:
 
     @classmethod
     def load_recorded(cls, path: Path) -> RunConfig:
-        """Read the configuration of a run's folder; later fields have their value in `LATER`."""
-        return cls._from_file(path, {**LATER, **read_recorded_toml(path)})
+        """Read the configuration of a run's folder; what it lacks was added later and changes nothing."""
+        values = {**LATER, **read_recorded_toml(path)}
+        if isinstance(settings := values.get("settings"), Mapping) and settings:
+            kind = _settings_type(str(values.get("method", cls.method)))
+            values["settings"] = with_later_settings(kind, settings)
+        return cls._from_file(path, values)
 
     @classmethod
     def _from_file(cls, path: Path, values: Mapping[str, Any]) -> RunConfig:
@@ -432,6 +443,13 @@ def recorded_names(values: Mapping[str, Any], *, kind: str = "option") -> dict[s
         if name not in known and name not in known.values():
             raise unknown_name(kind, name, known)
     return {known.get(name, name): value for name, value in values.items()}
+
+
+def _settings_type(method: str) -> type[Settings]:
+    """Return the settings of a method by its name; none for an unknown one, which is refused elsewhere."""
+    methods = find_registry("methods")
+    kind: type[Settings] = methods[method].settings_type() if method in methods else Settings
+    return kind
 
 
 def _names(given: str | Iterable[str]) -> tuple[str, ...]:

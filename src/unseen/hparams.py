@@ -98,9 +98,82 @@ class Settings:
     """Base class of all settings; used directly where there are none."""
 
 
-def setting(default: Any, meaning: str, *, search: Range | None = None) -> Any:
-    """Declare a setting: its default, its help text (edge values included), its search range."""
-    return field(default=default, metadata={"meaning": meaning, "search": search})
+SAME = object()
+"""Marks a setting whose default never changed."""
+
+
+def setting(
+    default: Any,
+    meaning: str,
+    *,
+    search: Range | None = None,
+    formerly: Any = SAME,
+    absent: Any = SAME,
+    identifies: bool = True,
+) -> Any:
+    """Declare a setting: its default, its help text (edge values included), its search range.
+
+    The rest keeps identities of old runs and jobs, whose hashes say what was trained:
+
+    formerly   the earlier default, where it changed
+    absent     of a setting added later: the value that trains as before it existed
+    identifies whether it is part of an identity: not if it only chooses or permits values of other settings
+    """
+    return field(
+        default=default,
+        metadata={
+            "meaning": meaning,
+            "search": search,
+            "formerly": formerly,
+            "absent": absent,
+            "identifies": identifies,
+        },
+    )
+
+
+def unstated_settings(kind: type[Settings]) -> dict[str, Any]:
+    """Map every setting that is part of an identity to the value at which an identity leaves it out.
+
+    That is the first default it had, or for a setting added later the value that changes nothing.
+    """
+    return {
+        item.name: next(
+            (
+                item.metadata[key]
+                for key in ("absent", "formerly")
+                if item.metadata.get(key, SAME) is not SAME
+            ),
+            item.default,
+        )
+        for item in fields(kind)
+        if item.metadata.get("identifies", True)
+    }
+
+
+def without_later_settings(kind: type[Settings], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out settings that identify nothing, and those added later with the value that changes nothing."""
+    declared = {item.name: item.metadata for item in fields(kind)}
+    return {
+        name: value
+        for name, value in given.items()
+        if (facts := declared.get(name, {})).get("identifies", True)
+        and (facts.get("absent", SAME) is SAME or value not in (facts["absent"], _text(facts["absent"])))
+    }
+
+
+def with_later_settings(kind: type[Settings], recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Add settings that a recorded run lacks, as they were added later, at the value that changes nothing."""
+    later = {
+        item.name: item.metadata["absent"]
+        for item in fields(kind)
+        if item.metadata.get("absent", SAME) is not SAME
+    }
+    return {**{name: _text(value) for name, value in later.items()}, **recorded}
+
+
+def _text(value: Any) -> Any:
+    """Spell None as files do."""
+    return "none" if value is None else value
 
 
 def search_ranges(kind: type[Settings]) -> dict[str, Range]:

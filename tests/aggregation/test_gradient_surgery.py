@@ -13,7 +13,9 @@ from unseen.aggregation import VisitOrder, align_conflicts, draw_visit_order, gr
 KINDS = ("conflicting", "agreeing", "identical", "with zeros", "opposite", "scattered")
 
 
-def literal_ppdg(vectors: np.ndarray, order: VisitOrder, strength: float, always: bool) -> np.ndarray:
+def literal_ppdg(
+    vectors: np.ndarray, order: VisitOrder, strength: float, always: bool, printed: bool
+) -> np.ndarray:
     """Algorithm 1 of PPDG, on the vectors themselves; a test that falls on a tie is thrown away."""
     hats = [vector.copy() for vector in vectors]
     size = max(float(vector @ vector) for vector in vectors)
@@ -24,7 +26,8 @@ def literal_ppdg(vectors: np.ndarray, order: VisitOrder, strength: float, always
             inner = float(hats[i] @ hats[j])
             assume(inner == 0 or abs(inner) > 1e-13 * size)
             if always or inner < 0:
-                hats[i] = hats[i] - 2 * strength * (hats[i] - hats[j])
+                start = vectors[i] if printed else hats[i]
+                hats[i] = start - 2 * strength * (hats[i] - hats[j])
     return np.array(hats)
 
 
@@ -77,11 +80,13 @@ def gram_of(vectors: np.ndarray) -> torch.Tensor:
     return gram(rows, torch.zeros(rows.shape[1], dtype=torch.float64), slice(0, rows.shape[1]))
 
 
-@given(vectors_and_orders(), st.floats(0, 0.4999), st.booleans())
-def test_alignment_equals_the_literal_algorithm(case, strength, always):
+@given(vectors_and_orders(), st.floats(0, 0.4999), st.booleans(), st.booleans())
+def test_alignment_equals_the_literal_algorithm(case, strength, always, printed):
     vectors, order = case
-    literal = literal_ppdg(vectors, order, strength, always)
-    found = align_conflicts(gram_of(vectors), strength=strength, order=order, always=always)
+    literal = literal_ppdg(vectors, order, strength, always, printed)
+    found = align_conflicts(
+        gram_of(vectors), strength=strength, order=order, always=always, from_original=printed
+    )
     assert_same(found.coefficients, vectors, literal)
     np.testing.assert_allclose(found.coefficients.sum(dim=1), 1, rtol=1e-12)
 

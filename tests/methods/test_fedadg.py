@@ -1,4 +1,4 @@
-"""FedADG against its algorithm written out, and who may move whom."""
+"""FedADG in all its readings against their algorithms written out, and who may move whom."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
@@ -19,13 +21,16 @@ from unseen.methods.fedadg.adversarial_training import (
     generator_loss,
 )
 from unseen.methods.fedadg.fedadg_networks import make_discriminator
+from unseen.methods.fedadg.readings import READINGS, RateWarmUp
 from unseen.models import FlatState
 from unseen.models.network import StagedNetwork
 from unseen.seeding import global_torch_seed, torch_generator
 from unseen.training import LocalTrainingConfig, batch_positions
 
 PLAN = LocalTrainingConfig(epochs=3, batch_size=4, lr=0.05, momentum=0.5, weight_decay=1e-3)
-SETTINGS = {"warm_up_epochs": 1, "adversarial_epochs": 2, "adversarial_weight": 0.85}
+SETTINGS = {"warm_up_epochs": 3, "adversarial_epochs": 2, "adversarial_weight": 0.85, "rate_warm_up": 4}
+LABELS = {"coherent": 1.0, "printed": 1.0, "released-pacs": 0.7, "released-vlcs": 0.6}
+SMOOTHING = {"coherent": 0.1, "printed": 0.1, "released-pacs": 0.1, "released-vlcs": 0.2}
 
 
 def _normed_network():
@@ -47,9 +52,12 @@ def _fresh_discriminator(experiment, client):
         return make_discriminator(experiment.network, experiment.method.settings)
 
 
-def _literal_score(critic, features, one_hot):
-    """sigmoid(W2 relu(W1 [h R ; y] + b1) + b2)."""
-    joined = torch.cat([features @ critic["projection"], one_hot], dim=1)
+def _literal_score(critic, features, one_hot, *, reading):
+    """sigmoid(W2 relu(W1 [h R ; y] + b1) + b2); in the program for VLCS the projection sees [h ; y]."""
+    if reading == "released-vlcs":
+        joined = torch.cat([features, one_hot], dim=1) @ critic["projection"]
+    else:
+        joined = torch.cat([features @ critic["projection"], one_hot], dim=1)
     inner = torch.relu(joined @ critic["hidden.weight"].T + critic["hidden.bias"])
     return torch.sigmoid(inner @ critic["output.weight"].T + critic["output.bias"])
 
@@ -61,11 +69,23 @@ def _literal_feature(generator, noise, one_hot):
     return torch.relu(F.linear(inner, generator.output.weight, generator.output.bias))
 
 
-def _literal_client(experiment, module, critic):
-    """Algorithm 1, ClientUpdate: three optimisers of torch, every gradient cleared before every use."""
+def _literal_losses(reading, on_extracted, on_generated):
+    """The losses of D and of G: least squares and D^2, or equations 2 and 4."""
+    if reading in ("coherent", "released-pacs"):
+        return (on_extracted**2).mean() + ((1 - on_generated) ** 2).mean(), (on_generated**2).mean()
+    return -((1 - on_extracted) ** 2).mean() - (on_generated**2).mean(), ((1 - on_generated) ** 2).mean()
+
+
+def _literal_client(experiment, module, critic, *, reading):
+    """ClientUpdate: three optimisers of torch, every gradient cleared before every use.
+
+    Algorithm 1 updates F and C, then D, then G. The programs update D first, on features computed in
+    evaluation mode; their schedulers count 1, 1, 1 in three first epochs, then 2 and 4 for F and C, 1 and 1
+    for D and G.
+    """
     client = experiment.federation[0]
     samples = Samples(experiment.data, client.train)
-    network, generator = module.network, module.generator
+    network, generator, released = module.network, module.generator, reading.startswith("released")
     options = {"momentum": PLAN.momentum, "weight_decay": PLAN.weight_decay}
     sgd_fc = torch.optim.SGD(network.parameters(), lr=PLAN.lr, **options)
     sgd_g = torch.optim.SGD(generator.parameters(), lr=0.7 * PLAN.lr, **options)
@@ -80,49 +100,70 @@ def _literal_client(experiment, module, critic):
     def draw(purpose):
         return torch_generator(experiment.seed, purpose, client.name, 1)
 
-    def batches(epochs, order):
-        for _ in range(epochs):
+    def batches(order, rates):
+        for of_network, of_others in rates:
+            sgd_fc.param_groups[0]["lr"] = PLAN.lr * of_network / 4
+            for other in (sgd_g, sgd_d):
+                other.param_groups[0]["lr"] = 0.7 * PLAN.lr * of_others / 4
             for positions in batch_positions(len(samples), PLAN.batch_size, generator=order):
                 batch = experiment.prepare(samples.gather(positions))
                 yield batch.inputs, batch.targets
 
+    def features(x):
+        return (network.body if released else network).extract(x)[0]
+
+    def error(h, y):
+        logits = network.head(network.layer(h)) if released else network.head(h)
+        return F.cross_entropy(logits, y, label_smoothing=SMOOTHING[reading])
+
+    def update_f(x, y, one_hot):
+        h = features(x)
+        adversarial = ((1 - _literal_score(critic, h, one_hot, reading=reading)) ** 2).mean()
+        step(sgd_fc, 0.85 * adversarial + 0.15 * error(h, y))
+
     network.train()
-    for x, y in batches(1, draw("fedadg: warm-up: order")):
-        step(sgd_fc, F.cross_entropy(network.head(network.features(x)), y, label_smoothing=0.1))
+    for x, y in batches(draw("fedadg: warm-up: order"), [(1, 1), (1, 1), (1, 1)]):
+        step(sgd_fc, error(features(x), y))
     noise = draw("fedadg: noise")
-    for x, y in batches(2, draw("fedadg: adversarial: order")):
-        one_hot = torch.tensor([[float(label == k) for k in range(3)] for label in y])
-        h = network.features(x)
-        adversarial = ((1 - _literal_score(critic, h, one_hot)) ** 2).mean()
-        step(sgd_fc, 0.85 * adversarial + 0.15 * F.cross_entropy(network.head(h), y, label_smoothing=0.1))
+    for x, y in batches(draw("fedadg: adversarial: order"), [(2, 1), (4, 1)]):
+        one_hot = torch.tensor([[LABELS[reading] * (label == k) for k in range(3)] for label in y.tolist()])
+        if not released:
+            update_f(x, y, one_hot)
         z = torch.rand(len(y), network.feature_size // 2, generator=noise)
-        h = copy.deepcopy(network).features(x).detach()
+        buffers = copy.deepcopy(network.state_dict())
+        network.train(not released)
+        h = features(x).detach()
+        network.load_state_dict(buffers)
+        network.train()
         made = _literal_feature(generator, z, one_hot).detach()
-        step(
-            sgd_d,
-            -((1 - _literal_score(critic, h, one_hot)) ** 2).mean()
-            - (_literal_score(critic, made, one_hot) ** 2).mean(),
-        )
-        made = _literal_feature(generator, z, one_hot)
-        step(sgd_g, ((1 - _literal_score(critic, made, one_hot)) ** 2).mean())
+        scores = [_literal_score(critic, each, one_hot, reading=reading) for each in (h, made)]
+        step(sgd_d, _literal_losses(reading, *scores)[0])
+        if released:
+            update_f(x, y, one_hot)
+        if reading != "released-vlcs":
+            made = _literal_feature(generator, z, one_hot)
+            score = _literal_score(critic, made, one_hot, reading=reading)
+            step(sgd_g, _literal_losses(reading, score, score)[1])
 
 
+@pytest.mark.parametrize("reading", list(READINGS))
 @pytest.mark.parametrize("normed", [False, True], ids=["mnist-cnn", "batch norm"])
-def test_a_client_does_what_algorithm_1_says(make_experiment, normed):
-    experiment = make_experiment("fedadg", settings=SETTINGS, plan=PLAN)
+def test_a_client_does_what_the_reading_says(make_experiment, normed, reading):
+    experiment = make_experiment("fedadg", settings={**SETTINGS, "reading": reading}, plan=PLAN)
     if normed:
         experiment = replace(experiment, network=_normed_network())
     workspace = Workspace(experiment)
     start, literal = workspace.flat.read(), copy.deepcopy(workspace.module)
     client = experiment.federation[0].name
+    released = reading.startswith("released")
     critic = {
-        name: tensor.clone().requires_grad_(name != "projection")
+        name: tensor.clone().requires_grad_(released or name != "projection")
         for name, tensor in _fresh_discriminator(experiment, client).state_dict().items()
     }
-    fixed = critic["projection"].clone()
+    drawn = critic["projection"].detach().clone()
     state: dict[str, torch.Tensor] = {}
     update = _train(workspace, start, state)
-    _literal_client(experiment, literal, critic)
+    _literal_client(experiment, literal, critic, reading=reading)
     expected = FlatState(literal).read()
     torch.testing.assert_close(update.weights, expected, rtol=1e-4, atol=1e-6)
     assert (update.weights - start).abs().max() > 0.01
@@ -130,10 +171,35 @@ def test_a_client_does_what_algorithm_1_says(make_experiment, normed):
     discriminator.load(state["discriminator"])
     for name, tensor in discriminator.module.state_dict().items():
         torch.testing.assert_close(tensor, critic[name].detach(), rtol=1e-4, atol=1e-6)
-    assert torch.equal(discriminator.module.projection, fixed)
+    assert torch.equal(discriminator.module.projection, drawn) is not released
     if normed:
-        counter = literal.network.get_buffer("stages.conv.1.num_batches_tracked")
+        prefix = "body." if released else ""
+        counter = literal.network.get_buffer(f"{prefix}stages.conv.1.num_batches_tracked")
         assert int(counter) == update.steps
+    generator = [e for e in workspace.flat.layout.entries if e.name.startswith("generator.")]
+    still = all(torch.equal(entry.view(update.weights), entry.view(start)) for entry in generator)
+    assert still is (reading == "released-vlcs"), "a detached generator never learns"
+
+
+def test_rates_of_the_released_programs_are_those_of_their_schedulers():
+    """PACS: 0.0001 to 0.0009 of a nominal 0.01; VLCS: 0.000002 to 0.000028 of 0.001."""
+    pacs, vlcs = RateWarmUp(100, before=3), RateWarmUp(500, before=5)
+    assert [round(100 * pacs.of_classification(epoch)) for epoch in range(3)] == [1, 1, 1]
+    assert [round(100 * pacs.of_network(epoch)) for epoch in range(7)] == [2, 4, 5, 6, 7, 8, 9]
+    assert [round(100 * pacs.of_opponents(epoch)) for epoch in range(7)] == [1, 1, 2, 3, 4, 5, 6]
+    assert [round(500 * vlcs.of_classification(epoch)) for epoch in range(5)] == [1, 1, 1, 2, 3]
+    assert [round(500 * vlcs.of_network(epoch)) for epoch in (0, 1, 9)] == [4, 6, 14]
+
+
+@given(st.floats(0.01, 0.99))
+def test_only_least_squares_is_content_where_features_cannot_be_told_apart(score):
+    """Equation 2 is concave: of all equal scores, 1/2 is its worst; for least squares it is the best."""
+    same, half = torch.tensor([score], dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64)
+    squares, printed = (
+        [discriminator_loss(each, each, form=form) for each in (same, half)]
+        for form in ("least-squares", "equation-2")
+    )
+    assert squares[0] >= squares[1] and printed[0] <= printed[1]
 
 
 def test_the_losses_are_the_papers():
@@ -215,7 +281,7 @@ def test_each_step_lowers_its_own_loss(bench):
     extracted = training.shared.network.features(batch.inputs).detach()
 
     def loss_of_d():
-        return discriminator_loss(critic(extracted, labels), critic(generated, labels), form="equation-2")
+        return discriminator_loss(critic(extracted, labels), critic(generated, labels), form="least-squares")
 
     def loss_of_f():
         return extractor_loss(critic(training.shared.network.features(batch.inputs), labels))
@@ -228,7 +294,7 @@ def test_each_step_lowers_its_own_loss(bench):
     assert loss_of_f() < before
     training._noise.manual_seed(0)
     made = training.reference(labels)
-    before = generator_loss(critic(made, labels), goal="recognised")
+    before = generator_loss(critic(made, labels), goal="mistaken")
     training.generator_step(labels, made, critic)
     training._noise.manual_seed(0)
-    assert generator_loss(critic(training.reference(labels), labels), goal="recognised") < before
+    assert generator_loss(critic(training.reference(labels), labels), goal="mistaken") < before

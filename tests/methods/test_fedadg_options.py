@@ -14,6 +14,7 @@ from unseen.engine import RoundStart, Workspace
 from unseen.errors import UsageError
 from unseen.methods import make_method
 from unseen.methods.fedadg.fedadg_networks import draw_fixed_reference, make_discriminator
+from unseen.methods.fedadg.readings import READINGS
 from unseen.models import FlatState, InputSpec, build_model
 from unseen.training import LocalTrainingConfig
 
@@ -160,8 +161,15 @@ def outcome(make_experiment, go):
         {"reference": "laplace"},
         {"one_hot": False},
         {"projection": False},
-        {"generator_goal": "mistaken"},
-        {"discriminator_loss": "least-squares"},
+        {"reading": "printed"},
+        {"generator_goal": "recognised"},
+        {"discriminator_loss": "equation-2"},
+        {"order": "discriminator-first"},
+        {"rate_warm_up": 3},
+        {"one_hot_value": 0.7},
+        {"trained_projection": True},
+        {"projected_label": True},
+        {"classifier_layers": 2},
         {"generator_output": "linear"},
         {"label_smoothing": 0},
         {"adversarial_weight": 0.4},
@@ -172,7 +180,7 @@ def test_each_option_changes_the_deployed_network(outcome, ablation):
     full, _ = outcome()
     changed, _ = outcome(**ablation)
     assert torch.isfinite(changed).all()
-    assert (full - changed).abs().max() > 1e-5
+    assert len(full) != len(changed) or (full - changed).abs().max() > 1e-5
 
 
 def test_without_its_term_the_network_is_that_of_no_alignment(outcome):
@@ -242,6 +250,42 @@ def test_fixed_references_are_the_distributions_they_are_called(kind, mean_absol
     assert kind != "uniform" or drawn.abs().max() <= 1
 
 
+def test_a_reading_fills_what_is_not_given_and_is_recorded():
+    assert make_method("fedadg").settings.reading == "coherent"
+    for name, reading in READINGS.items():
+        settings = make_method("fedadg", {"reading": name}).settings
+        assert settings.chosen == reading
+        assert vars(reading).items() <= vars(settings).items()
+    changed = make_method("fedadg", {"reading": "released-vlcs", "detached_generator": "false"}).settings
+    assert changed.chosen == replace(READINGS["released-vlcs"], detached_generator=False)
+    again = make_method("fedadg", vars(changed)).settings
+    assert again == changed, "what a run records makes the same settings"
+
+
+def test_the_second_layer_of_the_classifier_leaves_the_aligned_features_alone(make_experiment):
+    experiment = make_experiment("fedadg", settings={"classifier_layers": 2})
+    workspace = Workspace(experiment)
+    shared, inputs = workspace.module.eval(), torch.rand(4, 3, 8, 8)
+    assert torch.equal(shared.features(inputs), experiment.network.eval().features(inputs))
+    torch.testing.assert_close(shared.classify(shared.features(inputs)), shared(inputs))
+    update = _train(workspace, workspace.flat.read(), {})
+    assert torch.isfinite(update.weights).all()
+
+
+def test_rates_that_start_over_do_not_combine_with_a_schedule_within_rounds(make_experiment):
+    plan = replace(PLAN, schedule="cosine", schedule_per="epoch", rounds=2)
+    experiment = make_experiment("fedadg", settings={"rate_warm_up": 5}, plan=plan)
+    workspace = Workspace(replace(experiment, plan=plan.in_round(1)))
+    with pytest.raises(UsageError, match="--schedule-per round"):
+        _train(workspace, workspace.flat.read(), {})
+
+
+def test_the_epochs_of_a_reading_are_its_schedule():
+    released = make_method("fedadg", {"reading": "released-vlcs"})
+    assert released.training_schedule(rounds=20, local_epochs=10, batches_per_epoch=None) == [(300, None)]
+    assert make_method("fedadg").training_schedule(rounds=2, local_epochs=5, batches_per_epoch=3) == [(10, 3)]
+
+
 @pytest.mark.parametrize(
     ("local", "settings", "expected"),
     [
@@ -301,6 +345,10 @@ def test_one_weight_decides_both_and_smoothing_follows_the_run():
         ({"generator_lr": 0}, "generator_lr"),
         ({"noise_size": 0}, "noise_size"),
         ({"label_smoothing": 1}, "label_smoothing"),
+        ({"one_hot_value": 0}, "one_hot_value"),
+        ({"rate_warm_up": 0}, "rate_warm_up"),
+        ({"classifier_layers": 3}, "classifier_layers"),
+        ({"reading": "released"}, "reading"),
         ({"reference": "gamma"}, "reference"),
         ({"one_hott": True}, "one_hot"),
     ],

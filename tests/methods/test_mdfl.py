@@ -111,9 +111,10 @@ def literal_mdfl(experiment, rounds):
 @pytest.mark.parametrize("model", ["mnist-cnn", "mini-vit"])
 def test_equals_the_algorithm_written_out(model, uneven_data, make_experiment, go):
     options = {"model": model, "data": uneven_data, "plan": PLAN, "partition": DIRICHLET}
+    options["settings"] = {"strength": 1.0, "start": 0.0}
     expected = literal_mdfl(make_experiment("mdfl", **options), rounds=3)
     ours, _ = go(make_experiment("mdfl", **options), rounds=3)
-    plain, _ = go(make_experiment("fedavg", **options), "plain", rounds=3)
+    plain, _ = go(make_experiment("fedavg", **{**options, "settings": {}}), "plain", rounds=3)
     torch.testing.assert_close(ours.weights, expected, rtol=1e-3, atol=2e-5)
     assert (ours.weights - plain.weights).abs().max() > 100 * (ours.weights - expected).abs().max()
 
@@ -138,6 +139,19 @@ def test_the_term_is_off_in_the_first_round_and_acts_from_the_second(make_experi
     assert not torch.allclose(with_term.weights, without.weights, atol=1e-4)
 
 
+def test_by_default_the_term_starts_after_a_quarter_of_the_rounds(make_experiment, go):
+    plan = replace(PLAN, rounds=8)
+    ours, records = go(make_experiment("mdfl", plan=plan), rounds=3)
+    acting = ["boda loss" in record["diagnostics"] for record in rounds_of(records)]
+    assert acting == [False, False, True]
+    assert all("alignment" in record["diagnostics"] for record in rounds_of(records))
+    plain, _ = go(make_experiment("fedavg", plan=plan), "plain", rounds=3)
+    before, _ = go(make_experiment("mdfl", plan=plan), "two rounds", rounds=2)
+    plain_before, _ = go(make_experiment("fedavg", plan=plan), "two plain rounds", rounds=2)
+    assert torch.equal(before.weights, plain_before.weights)
+    assert not torch.equal(ours.weights, plain.weights)
+
+
 def test_the_term_draws_classes_together_across_domains(make_experiment, go):
     plan = LocalTrainingConfig(epochs=3, batch_size=4, lr=0.02, momentum=0.0)
     alignment = {}
@@ -158,6 +172,8 @@ def test_the_term_draws_classes_together_across_domains(make_experiment, go):
         {"features_from": "trained"},
         {"mean_samples": 1},
         {"refresh_every": 2},
+        {"distance_unit": "mean-distance"},
+        {"strength": 1.0},
     ],
     ids=str,
 )
@@ -288,6 +304,9 @@ def test_a_large_table_keeps_its_numbers_out_of_the_records():
     "settings",
     [
         {"strength": -1},
+        {"start": 1.0},
+        {"start": -0.1},
+        {"distance_unit": "two"},
         {"nu": -0.5},
         {"temperature": 0},
         {"momentum": 1},

@@ -186,3 +186,24 @@ def test_sums_of_parts_give_the_centroids_of_the_whole(seed, cuts):
             assert counts[d, c] == len(here)
             if len(here):
                 torch.testing.assert_close(sums[d, c] / counts[d, c], here.mean(0))
+
+
+@given(st.integers(0, 1000), st.floats(0.01, 100))
+def test_in_units_of_the_mean_distance_the_scale_of_features_does_not_matter(seed, scale):
+    """The unit is the mean over all pairs of different means, written out; missing pairs are left out."""
+    case = make_case(seed, missing=0.2)
+    larger = Case(scale * case.features, case.targets, case.domains, scale * case.means, case.counts)
+    losses = []
+    for each in (case, larger):
+        present = [each.means[d, c].tolist() for d, c in each.counts.nonzero().tolist()]
+        distances = [math.dist(p, q) for i, p in enumerate(present) for j, q in enumerate(present) if i != j]
+        unit = Prototypes.of_table(each.means, each.counts).mean_distance()
+        assert unit == pytest.approx(sum(distances) / len(distances) if distances else 1.0)
+        losses.append(float(each.loss(temperature=unit)))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9, abs=1e-12)
+
+
+def test_a_table_without_two_different_means_has_the_unit_one():
+    counts = torch.ones(1, 3, dtype=torch.int64)
+    assert Prototypes.of_table(torch.zeros(1, 3, 4), counts).mean_distance() == 1.0
+    assert Prototypes.of_table(torch.rand(1, 1, 4), counts[:, :1]).mean_distance() == 1.0

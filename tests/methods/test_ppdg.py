@@ -108,6 +108,27 @@ def test_strength_without_proof_of_convergence_is_refused(strength):
         make_method("ppdg", {"strength": strength})
 
 
+def test_line_6_as_printed_moves_from_the_original_vector():
+    """With one conflict per client at most, both forms are the same; with more they are not."""
+    two, five = make_work(2), make_work(5)
+    forms = [make_method("ppdg", {"strength": 0.2, "line_6": form}) for form in ("equation-5", "printed")]
+    assert torch.equal(*(method.server(two) for method in forms))
+    current, printed = (method.server(five) for method in forms)
+    assert (current - printed).abs().max() > 1e-3
+
+
+def test_half_is_allowed_on_request_with_a_warning_and_trains_as_the_algorithm_says():
+    work = make_work(5)
+    method = make_method("ppdg", {"strength": 0.5, "unproved": True})
+    assert "outside the paper's proof" in method.notes[0]
+    trained = work.updates.layout.extent(Kind.PARAMETER)
+    literal = literal_ppdg(work, strength=0.5)
+    torch.testing.assert_close(method.server(work)[trained].double(), literal, rtol=1e-5, atol=1e-6)
+    assert make_method("ppdg", {"strength": 0.4, "unproved": True}).notes == ()
+    with pytest.raises(UsageError, match="up to 1"):
+        make_method("ppdg", {"strength": 1.0, "unproved": True})
+
+
 def test_a_run_records_what_alignment_saw(make_experiment, go):
     checkpoint, records = go(make_experiment("ppdg", settings={"strength": 0.2}), rounds=1)
     found = next(entry for entry in records.entries if entry["event"] == "round")["diagnostics"]

@@ -141,13 +141,15 @@ def draw_visit_order(names: Sequence[str], generator: torch.Generator) -> VisitO
 
 
 def align_conflicts(
-    gram: Tensor, *, strength: float, order: VisitOrder, always: bool = False
+    gram: Tensor, *, strength: float, order: VisitOrder, always: bool = False, from_original: bool = False
 ) -> SurgeryResult:
     """Run PPDG's algorithm 1: where <g^_i, g^_j> < 0, move g^_i towards g^_j by 2 lambda (g^_j - g^_i).
 
     Both are the current vectors, already changed ones included.
 
-    always  move without checking for a conflict (the ablation of the paper's table 6)
+    always         move without checking for a conflict (the ablation of the paper's table 6)
+    from_original  start each move at the original g_i, as line 6 is printed: a client's second move replaces
+                   most of its first
     """
     products = gram.numpy()
     now = products.copy()
@@ -155,10 +157,15 @@ def align_conflicts(
     steps = 0
     for client in order.clients:
         own, combination = now[client].copy(), coefficients[client]
+        original, itself = own.copy(), combination.copy()
         for partner in order.partners[client]:
             if partner != client and (always or own[partner] < 0):
-                own += 2 * strength * (now[partner] - own)
-                combination += 2 * strength * (coefficients[partner] - combination)
+                moved = 2 * strength * (now[partner] - own)
+                recombined = 2 * strength * (coefficients[partner] - combination)
+                if from_original:
+                    own[:], combination[:] = original, itself
+                own += moved
+                combination += recombined
                 steps += 1
         own[client] = combination @ products @ combination
         now[client] = now[:, client] = own

@@ -17,7 +17,7 @@ from typing import Any
 
 from unseen.aggregation import AGGREGATORS, AVERAGES, make_aggregator, make_average
 from unseen.config import WHERE, RunConfig
-from unseen.hparams import Settings
+from unseen.hparams import Settings, unstated_settings
 from unseen.methods import METHODS, make_method
 from unseen.privacy import make_protection, protection_type
 from unseen.training.schedules import SCHEDULES, make_schedule
@@ -83,9 +83,9 @@ class BenchJob:
 
 
 def _non_default(given: Mapping[str, Any], kind: type[Settings]) -> dict[str, Any]:
-    """Return the settings that differ from their defaults."""
-    defaults = {item.name: item.default for item in fields(kind)}
-    return {name: value for name, value in given.items() if value != defaults[name]}
+    """Return the settings that an identity states: those that differ from their first defaults."""
+    unstated = unstated_settings(kind)
+    return {name: value for name, value in given.items() if name in unstated and value != unstated[name]}
 
 
 def job_config(values: Mapping[str, Any]) -> RunConfig:

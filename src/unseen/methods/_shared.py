@@ -59,7 +59,7 @@ class ExtendedNetwork(Network):
 
     def extract(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the features of the added layer, and the taps of the wrapped network."""
-        features, kept = self.body.extract(inputs, taps=taps)
+        features, kept = self.body.features_and_taps(inputs, taps=taps)
         return self.layer(features), kept
 
 

@@ -108,6 +108,11 @@ class Method(Configurable[S], ABC):
         return None
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Warnings about the settings, shown at the start of a run."""
+        return ()
+
+    @property
     def traits(self) -> MethodTraits:
         """Traits that protections use."""
         beyond = self.beyond_losses

@@ -76,19 +76,24 @@ def build_model(name: str, spec: InputSpec, *, seed: int, weights: Path | None =
     """Build the named network with seeded initial weights, then load a weights file if one is given.
 
     What a user should know about the loading (such as a head left out) is in the network's `notes`. A name
-    that ends in `+groupnorm` is the network with group norm instead of batch norm.
+    that ends in `+bottleneck` is the network with a narrow layer in front of its head, one that ends in
+    `+groupnorm` that with group norm instead of batch norm.
     """
+    from unseen.models.bottleneck import BOTTLENECK, add_bottleneck
     from unseen.models.group_norm import GROUP_NORM, replace_batch_norm
+    from unseen.models.model_names import plain_name
     from unseen.models.pretrained import load_weights
     from unseen.models.timm_backbones import make_timm
 
-    plain = name.removesuffix(GROUP_NORM)
+    plain = plain_name(name)
     with global_torch_seed(seed, "initial weights", plain):
         network = MODELS[plain].make(spec) if plain in MODELS else make_timm(plain, spec)
+        if name.removesuffix(GROUP_NORM).endswith(BOTTLENECK):
+            add_bottleneck(network)
     network.model_name = name
     if weights is not None:
         network.notes += load_weights(network, weights).notes()
-    if plain != name:
+    if name.endswith(GROUP_NORM):
         replace_batch_norm(network, name=plain)
     return network
 

@@ -30,7 +30,8 @@ class Network(nn.Module):
     Subclasses define `extract`. `pixel_mean` and `pixel_std` normalize images in [0, 1] before they are
     passed in: one value for all channels or one for each; both are recorded with the model. `head_alias` is
     the name of the head in weights files from elsewhere; `notes` are what a user should know about how the
-    network was built. `map_layout` is the order of dimensions of what inner stages return. `precision` is
+    network was built. `bottleneck`, if there is one, follows the extractor: its output are the features.
+    `map_layout` is the order of dimensions of what inner stages return. `precision` is
     that of the extractor; features, taps, the head and whatever a loss computes from them are float32.
     """
 
@@ -43,9 +44,10 @@ class Network(nn.Module):
     map_layout: str = "NCHW"
     precision: Precision = "float32"
     head: nn.Linear
+    bottleneck: nn.Module
 
     def extract(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return features (n x feature_size) and, if requested, the tapped inner maps."""
+        """Return features, in front of a bottleneck, and, if requested, the tapped inner maps."""
         raise NotImplementedError
 
     @property
@@ -64,7 +66,7 @@ class Network(nn.Module):
 
     def features(self, inputs: Tensor) -> Tensor:
         """Return the input of the head."""
-        return self._extract_in_precision(inputs)[0]
+        return self.features_and_taps(inputs)[0]
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits (or the predicted value)."""
@@ -73,22 +75,25 @@ class Network(nn.Module):
 
     def full(self, inputs: Tensor) -> Output:
         """Return logits, features and taps of one forward pass."""
-        features, taps = self._extract_in_precision(inputs, taps=True)
+        features, taps = self.features_and_taps(inputs, taps=True)
         return Output(self.head(features), features, taps)
 
     def early_stages(self) -> tuple[str, ...]:
         """Name the modules whose outputs are the first inner maps; empty where that is not known."""
         return ()
 
-    def _extract_in_precision(
-        self, inputs: Tensor, *, taps: bool = False
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Run the extractor with products in the network's precision, and return float32."""
+    def features_and_taps(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run extractor and bottleneck with products in the network's precision, and return float32."""
         if self.precision == "float32":
-            return self.extract(inputs, taps=taps)
+            return self._extract_narrow(inputs, taps=taps)
         with torch.autocast(inputs.device.type, dtype=torch.bfloat16):
-            features, kept = self.extract(inputs, taps=taps)
+            features, kept = self._extract_narrow(inputs, taps=taps)
         return features.float(), tuple(tap.float() for tap in kept)
+
+    def _extract_narrow(self, inputs: Tensor, *, taps: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
+        features, kept = self.extract(inputs, taps=taps)
+        narrow = self._modules.get("bottleneck")
+        return features if narrow is None else narrow(features), kept
 
     @staticmethod
     def import_libraries() -> None:

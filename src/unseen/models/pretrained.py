@@ -17,6 +17,7 @@ from unseen.errors import UnseenError
 from unseen.models.network import Network
 
 _HEAD = ("head.weight", "head.bias")
+_BOTTLENECK = "bottleneck."
 _PATCHES = "body.patch_embed.proj.weight"
 
 
@@ -48,7 +49,8 @@ class WeightsReport:
 def load_weights(network: Network, path: Path) -> WeightsReport:
     """Load weights from a file (.safetensors, or .pt/.pth with plain tensors) into a network.
 
-    The head may be missing or made for another number of classes: it then keeps its initial weights.
+    The head may be missing or made for another number of classes: it then keeps its initial weights, as does
+    a bottleneck that the file lacks.
     A grey network accepts a file for colour images: the first convolution's weights are summed over colours,
     which is equivalent to a grey image in three equal channels. The positions of a vision transformer are
     interpolated to another image size, and its patches to another patch size. Half precision becomes float32.
@@ -68,7 +70,7 @@ def load_weights(network: Network, path: Path) -> WeightsReport:
 
 
 def _our_name(name: str, network: Network) -> str:
-    if name in _HEAD or name.startswith("body."):
+    if name in _HEAD or name.startswith(("body.", _BOTTLENECK)):
         return name
     for part in ("weight", "bias"):
         if name == f"{network.head_alias}.{part}":
@@ -88,7 +90,7 @@ def _rename_by_order(
     The kind of a tensor is the last part of its name (weight, bias, running_mean, ...). Files with a name of
     ours keep their names.
     """
-    body = [name for name in state if name not in _HEAD]
+    body = [name for name in state if name not in _HEAD and not name.startswith(_BOTTLENECK)]
     if len(found) not in (len(body), len(body) + len(_HEAD)) or any(name in state for name in found):
         return found, ()
     pairs = list(zip([*body, *_HEAD], found.items(), strict=False))
@@ -106,8 +108,8 @@ def _is_colour_of(tensor: Tensor, target: torch.Size) -> bool:
 
 
 def _must_be_given(name: str, state: dict[str, Tensor], found: dict[str, Tensor]) -> bool:
-    """Check whether a tensor is required; files may lack batch counters, which predictions do not use."""
-    return name in found or state[name].is_floating_point()
+    """Check whether a tensor is required; files may lack a bottleneck, and counters, which nothing reads."""
+    return name in found or (state[name].is_floating_point() and not name.startswith(_BOTTLENECK))
 
 
 def _adapt(found: dict[str, Tensor], state: dict[str, Tensor], network: Network) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from unseen.data.download import digest
 from unseen.data.sources import Progress, no_progress
 from unseen.errors import UnseenError
 from unseen.models.factory import MODELS
-from unseen.models.group_norm import GROUP_NORM
+from unseen.models.model_names import plain_name
 from unseen.models.weight_hub import HubEntry, get_hub_weights
 
 AUTO = "auto"
@@ -149,17 +149,17 @@ def find_weights(model: str, root: Path | None) -> Path | None:
     """Find a network's ImageNet weights in DATA_ROOT/weights."""
     if root is None:
         return None
-    plain = model.removesuffix(GROUP_NORM)
+    plain = plain_name(model)
     names = [pattern.format(plain) + suffix for pattern in _FILES for suffix in _SUFFIXES]
     return next((root / _FOLDER / name for name in names if (root / _FOLDER / name).is_file()), None)
 
 
 def weights_place(model: str) -> str:
     """Return the path where a network's weights are searched first."""
-    return f"{_FOLDER}/{_FILES[1].format(model.removesuffix(GROUP_NORM))}{_SUFFIXES[0]}"
+    return f"{_FOLDER}/{_FILES[1].format(plain_name(model))}{_SUFFIXES[0]}"
 
 
 def zoo_name(model: str) -> str:
     """Return timm's name of the network whose weights fit a model; empty if there is none."""
-    plain = model.removesuffix(GROUP_NORM)
+    plain = plain_name(model)
     return MODELS[plain].zoo if plain in MODELS else plain

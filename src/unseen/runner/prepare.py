@@ -143,7 +143,7 @@ def prepare_run(
         on_cpu=device.type == "cpu",
     )
     config = config.resolved(workers=workers.workers, threads=workers.threads)
-    notes = (*((weights.note,) if weights.note else ()), *batch_notes, *notes)
+    notes = (*((weights.note,) if weights.note else ()), *method.notes, *batch_notes, *notes)
     if config.rounds < asked != RunConfig.rounds:
         notes += (f"{method.name} needs {config.rounds} round, more would repeat it: --rounds has no effect",)
     if experiment.protected:

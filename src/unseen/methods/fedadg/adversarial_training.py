@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -23,21 +23,22 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from unseen.data import Batch
 from unseen.methods.fedadg.fedadg_networks import SharedParts, draw_fixed_reference
-from unseen.models import FlatState, Kind
+from unseen.methods.fedadg.readings import DiscriminatorLoss, GeneratorGoal, RateWarmUp
+from unseen.models import FlatState, Kind, blocked_maps
 from unseen.training import ClientWork, LocalTrainingConfig
 from unseen.training.gradient_rules import clip_gradients
-from unseen.training.optimizers import make_optimizer
+from unseen.training.optimizers import make_optimizer, scale_rates
+from unseen.training.preprocessing import count_batches
 
 if TYPE_CHECKING:
     from unseen.methods.fedadg.fedadg import FedADGSettings
 
 
-def discriminator_loss(
-    extracted: Tensor, generated: Tensor, *, form: Literal["equation-2", "least-squares"]
-) -> Tensor:
-    """Compute L_adv_d, equation 2: -E(1 - D(h|y))^2 - E D(h'|y)^2, or the least squares of the released code.
+def discriminator_loss(extracted: Tensor, generated: Tensor, *, form: DiscriminatorLoss) -> Tensor:
+    """Compute L_adv_d: E D(h|y)^2 + E(1 - D(h'|y))^2, or equation 2, -E(1 - D(h|y))^2 - E D(h'|y)^2.
 
-    Both are minimal where extracted features score 0 and generated ones 1; their slopes differ.
+    Both are minimal where extracted features score 0 and generated ones 1. Where the two cannot be
+    distinguished, least squares has its minimum at D = 1/2; equation 2 is concave and has its maximum there.
     """
     if form == "least-squares":
         return extracted.square().mean() + (1 - generated).square().mean()
@@ -49,8 +50,8 @@ def extractor_loss(extracted: Tensor) -> Tensor:
     return (1 - extracted).square().mean()
 
 
-def generator_loss(generated: Tensor, *, goal: Literal["recognised", "mistaken"]) -> Tensor:
-    """Compute L_adv_g, equation 4: E(1 - D(h'|y))^2; `mistaken` is the released code's E D(h'|y)^2."""
+def generator_loss(generated: Tensor, *, goal: GeneratorGoal) -> Tensor:
+    """Compute L_adv_g: `mistaken` is E D(h'|y)^2, `recognised` is equation 4, E(1 - D(h'|y))^2."""
     return generated.square().mean() if goal == "mistaken" else (1 - generated).square().mean()
 
 
@@ -124,6 +125,7 @@ class LocalTraining:
             self.generator = Part(work.flat, work.plan, prefix="generator.", lr=settings.generator_lr)
             parts.append(self.generator)
         self._optimizers = [part.optimizer for part in parts]
+        self._chosen = settings.chosen
         self._noise = work.generator("fedadg: noise")
         self._smoothing = settings.smoothing(work.plan)
         self._sums: defaultdict[str, float] = defaultdict(float)
@@ -132,24 +134,30 @@ class LocalTraining:
     def run(self) -> None:
         """Run both phases; without a discriminator the second is classification too, on the same batches."""
         self.shared.train()
-        epochs, plan = self.settings.epochs(self.work.plan), self.work.plan
-        if epochs.warm_up:
-            for batch in self.work.batches(
-                plan=replace(plan, epochs=epochs.warm_up),
-                purpose="fedadg: warm-up",
-                optimizers=self._optimizers,
-            ):
+        epochs, length = self.settings.epochs(self.work.plan), self._chosen.rate_warm_up
+        rising = None if length is None else RateWarmUp(length, before=epochs.warm_up)
+        for epoch, batch in self._batches(epochs.warm_up, "fedadg: warm-up"):
+            if rising is not None:
+                scale_rates(self._optimizers, rising.of_classification(epoch))
+            self.classification_step(batch)
+        for epoch, batch in self._batches(epochs.adversarial, "fedadg: adversarial"):
+            if rising is not None:
+                scale_rates(self._optimizers[:1], rising.of_network(epoch))
+                scale_rates(self._optimizers[1:], rising.of_opponents(epoch))
+            if self.discriminator is None:
                 self.classification_step(batch)
-        if epochs.adversarial:
-            for batch in self.work.batches(
-                plan=replace(plan, epochs=epochs.adversarial),
-                purpose="fedadg: adversarial",
-                optimizers=self._optimizers,
-            ):
-                if self.discriminator is None:
-                    self.classification_step(batch)
-                else:
-                    self.adversarial_step(batch, self.discriminator.module)
+            else:
+                self.adversarial_step(batch, self.discriminator.module)
+
+    def _batches(self, epochs: int, purpose: str) -> Iterator[tuple[int, Batch]]:
+        """Yield the batches of a phase, each with its epoch counted from 0."""
+        if not epochs:
+            return
+        plan = replace(self.work.plan, epochs=epochs)
+        steps = count_batches(len(self.work.train), plan.batch_size, plan.batches_per_epoch)
+        batches = self.work.batches(plan=plan, purpose=purpose, optimizers=self._optimizers)
+        for number, batch in enumerate(batches):
+            yield number // steps, batch
 
     def means(self) -> dict[str, float]:
         """Return means over the adversarial phase: losses and the discriminator's scores."""
@@ -157,22 +165,31 @@ class LocalTraining:
 
     def classification_step(self, batch: Batch) -> None:
         """Run step c3: F and C minimize L_err."""
-        loss = self._classification_loss(self.shared.network.features(batch.inputs), batch)
+        with blocked_maps():
+            features = self.shared.features(batch.inputs)
+        loss = self._classification_loss(features, batch)
         self.network.minimise(loss)
         self.work.meter(loss, batch)
 
     def adversarial_step(self, batch: Batch, discriminator: nn.Module) -> None:
-        """Run steps c5 to c8: F and C, then D, then G, each against the others as updated."""
+        """Run steps c5 to c8: F and C, then D, then G, each against the others as updated.
+
+        In the order of the released programs D comes first, and F and C learn against the D that was updated.
+        """
         labels = self.labels(batch)
-        self.extractor_step(batch, labels, discriminator)
+        if self._chosen.order == "extractor-first":
+            self.extractor_step(batch, labels, discriminator)
         generated = self.reference(labels)
         self.discriminator_step(batch, labels, generated.detach(), discriminator)
+        if self._chosen.order == "discriminator-first":
+            self.extractor_step(batch, labels, discriminator)
         if self.shared.generator is not None:
             self.generator_step(labels, generated, discriminator)
 
     def extractor_step(self, batch: Batch, labels: Tensor, discriminator: nn.Module) -> None:
         """Run step c5: F and C minimize lambda0 * L_adv_f + lambda1 * L_err (equation 5)."""
-        features = self.shared.network.features(batch.inputs)
+        with blocked_maps():
+            features = self.shared.features(batch.inputs)
         classification = self._classification_loss(features, batch)
         adversarial = extractor_loss(discriminator(features, labels))
         lambda0, lambda1 = self.settings.loss_weights
@@ -185,27 +202,38 @@ class LocalTraining:
     def discriminator_step(
         self, batch: Batch, labels: Tensor, generated: Tensor, discriminator: nn.Module
     ) -> None:
-        """Run step c7: D minimizes L_adv_d (equation 2) on features of the extractor after c5."""
-        with torch.no_grad(), keep_running_statistics(self.shared.network):
-            extracted = self.shared.network.features(batch.inputs)
+        """Run step c7: D minimizes L_adv_d (equation 2) on features of the extractor as it now is.
+
+        Where D comes first, its features are computed in evaluation mode, as in the released programs.
+        """
+        network = self.shared.network
+        first = self._chosen.order == "discriminator-first"
+        mode = evaluation_mode(network) if first else keep_running_statistics(network)
+        with torch.no_grad(), mode, blocked_maps():
+            extracted = self.shared.features(batch.inputs)
         on_extracted, on_generated = discriminator(extracted, labels), discriminator(generated, labels)
-        loss = discriminator_loss(on_extracted, on_generated, form=self.settings.discriminator_loss)
+        loss = discriminator_loss(on_extracted, on_generated, form=self._chosen.discriminator_loss)
         self.critic.minimise(loss)
         self._note("discriminator_loss", loss, len(labels))
         self._note("score_extracted", on_extracted.mean(), len(labels))
         self._note("score_generated", on_generated.mean(), len(labels))
 
     def generator_step(self, labels: Tensor, generated: Tensor, discriminator: nn.Module) -> None:
-        """Run step c8: G minimizes L_adv_g (equation 4) on the noise of c6, against D after c7."""
-        loss = generator_loss(discriminator(generated, labels), goal=self.settings.generator_goal)
-        self.generator.minimise(loss)
+        """Run step c8: G minimizes L_adv_g (equation 4) on the noise of c6, against D after c7.
+
+        A detached generator's loss is only recorded.
+        """
+        loss = generator_loss(discriminator(generated, labels), goal=self._chosen.generator_goal)
+        if not self._chosen.detached_generator:
+            self.generator.minimise(loss)
         self._note("generator_loss", loss, len(labels))
 
     def labels(self, batch: Batch) -> Tensor:
         """Encode labels one-hot, or as no columns where alignment is not class-wise."""
         if not self.settings.one_hot:
             return batch.inputs.new_empty(len(batch.targets), 0)
-        return F.one_hot(batch.targets, self.shared.network.head.out_features).to(batch.inputs.dtype)
+        encoded = F.one_hot(batch.targets, self.shared.network.head.out_features)
+        return encoded.to(batch.inputs.dtype) * self._chosen.one_hot_value
 
     def reference(self, labels: Tensor) -> Tensor:
         """Run step c6: generate features from uniform noise, or draw from a fixed distribution."""
@@ -219,7 +247,7 @@ class LocalTraining:
         return features
 
     def _classification_loss(self, features: Tensor, batch: Batch) -> Tensor:
-        logits = self.shared.network.head(features)
+        logits = self.shared.classify(features)
         return self.work.task_loss(logits, batch.targets, label_smoothing=self._smoothing)
 
     def _note(self, name: str, value: Tensor, count: int) -> None:
@@ -244,3 +272,15 @@ def keep_running_statistics(network: nn.Module) -> Iterator[None]:
     finally:
         for layer in tracking:
             layer.track_running_stats = True
+
+
+@contextmanager
+def evaluation_mode(network: nn.Module) -> Iterator[None]:
+    """Switch a network to evaluation mode, and each of its parts back to its own mode afterwards."""
+    modes = {part: part.training for part in network.modules()}
+    network.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes.items():
+            part.training = training

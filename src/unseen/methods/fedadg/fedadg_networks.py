@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unseen.errors import UsageError
+from unseen.methods._shared import ExtendedNetwork
 from unseen.models import Network
 
 if TYPE_CHECKING:
@@ -36,22 +37,46 @@ class Discriminator(nn.Module):
 
     A random projection precedes its two layers (feature-wide, then 1). It is a buffer: drawn once, kept with
     the discriminator, never trained. Its entries keep squared lengths in expectation.
+
+    trained_projection  whether the projection is trained like the layers, as in the released programs
+    projected_label     whether the label is projected along with the feature, as in the one for VLCS
     """
 
     projection: Tensor | None
 
-    def __init__(self, *, feature: int, labels: int, projected: int | None) -> None:
+    def __init__(
+        self,
+        *,
+        feature: int,
+        labels: int,
+        projected: int | None,
+        trained_projection: bool = False,
+        projected_label: bool = False,
+    ) -> None:
         super().__init__()
-        drawn = None if projected is None else torch.randn(feature, projected) / projected**0.5
-        self.register_buffer("projection", drawn)
-        self.hidden = nn.Linear((projected or feature) + labels, feature)
+        inside = labels if projected is not None and projected_label else 0
+        drawn = None if projected is None else torch.randn(feature + inside, projected) / projected**0.5
+        if trained_projection and drawn is not None:
+            self.projection = nn.Parameter(drawn)
+        else:
+            self.register_buffer("projection", drawn)
+        self.label_inside = inside > 0
+        self.hidden = nn.Linear((projected or feature) + labels - inside, feature)
         self.output = nn.Linear(feature, 1)
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         """Score one feature per row, in (0, 1)."""
+        if self.label_inside:
+            features = torch.cat([features, labels], dim=1)
         seen = features if self.projection is None else features @ self.projection
-        score: Tensor = self.output(F.relu(self.hidden(torch.cat([seen, labels], dim=1))))
+        if not self.label_inside:
+            seen = torch.cat([seen, labels], dim=1)
+        score: Tensor = self.output(F.relu(self.hidden(seen)))
         return score.sigmoid().squeeze(1)
+
+
+class TwoLayerNetwork(ExtendedNetwork):
+    """Network whose classifier has two linear layers: the additional one is part of C, not of F."""
 
 
 class SharedParts(nn.Module):
@@ -61,6 +86,18 @@ class SharedParts(nn.Module):
         super().__init__()
         self.network = network
         self.generator = generator
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """Run F: the features that are aligned, in front of a classifier of one or two layers."""
+        network = self.network
+        return (network.body if isinstance(network, TwoLayerNetwork) else network).features(inputs)
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Run C: the head, behind the additional layer if there is one."""
+        if isinstance(self.network, TwoLayerNetwork):
+            features = self.network.layer(features)
+        logits: Tensor = self.network.head(features)
+        return logits
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits of the network that will be deployed."""
@@ -84,6 +121,8 @@ def make_discriminator(network: Network, settings: FedADGSettings) -> Discrimina
         feature=network.feature_size,
         labels=network.head.out_features if settings.one_hot else 0,
         projected=projected_size(network, settings),
+        trained_projection=settings.chosen.trained_projection,
+        projected_label=settings.chosen.projected_label,
     )
 
 

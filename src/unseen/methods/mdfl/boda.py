@@ -38,6 +38,12 @@ class Prototypes:
         place[domains, classes] = torch.arange(len(domains), device=counts.device)
         return cls(means[domains, classes].detach(), counts[domains, classes], domains, classes, place)
 
+    def mean_distance(self) -> float:
+        """Compute the mean distance between two means; 1 where it has no positive value."""
+        number = len(self.means)
+        total = float(_distances(self.means.double(), self.means.double()).sum())
+        return total / (number * (number - 1)) if number > 1 and total > 0 else 1.0
+
     def to(self, device: torch.device) -> Prototypes:
         """Copy the prototypes to a device."""
         parts = (self.means, self.counts, self.domains, self.classes, self.place)

@@ -38,9 +38,13 @@ class MDFLSettings(Settings):
     """Settings of MDFL."""
 
     strength: float = setting(
-        1.0,
-        "weight lambda of L_BoDA (equation 6); 0 is FedAvg, the paper's 'without L_B'",
+        0.1,
+        "weight lambda of L_BoDA (equation 6; paper 1, BoDA's code 0.1); 0 is FedAvg ('without L_B')",
         search=LogUniform(0.01, 10.0),
+        formerly=1.0,
+    )
+    start: float = setting(
+        0.25, "fraction of the rounds that train without L_BoDA first; 0 = it acts from the start", absent=0.0
     )
     nu: float = setting(
         0.5,
@@ -51,6 +55,12 @@ class MDFLSettings(Settings):
         False, "also divide distances by N_{d,c}, as BoDA's released code does; MDFL's equation 8 does not"
     )
     temperature: float = setting(1.0, "distances are divided by it before the softmax")
+    distance_unit: Literal["one", "mean-distance"] = setting(
+        "one",
+        "what distances are measured in: one = as they are, or the mean distance between the class means of "
+        "the round, so that the scale of features does not matter",
+        absent="one",
+    )
     momentum: float = setting(0.0, "fraction of a former class mean that is kept (BoDA's released code: 0.2)")
     features_from: Literal["received", "trained"] = setting(
         "received", "compute class means with the received model, or with the client's own after training"
@@ -63,6 +73,8 @@ class MDFLSettings(Settings):
     def __post_init__(self) -> None:
         if self.strength < 0 or self.nu < 0:
             raise UsageError("settings 'strength' and 'nu' of mdfl must not be negative")
+        if not 0 <= self.start < 1:
+            raise UsageError(f"setting 'start' of mdfl must be in [0, 1), not {self.start}")
         if self.temperature <= 0:
             raise UsageError(f"setting 'temperature' of mdfl must be above 0, not {self.temperature}")
         if not 0 <= self.momentum < 1:
@@ -138,9 +150,13 @@ class _BoDATerm:
         self.work, self.settings = work, settings
         self.network = cast(Network, work.module)
         self.prototypes: Prototypes | None = None
-        if MEANS in work.received and settings.strength > 0:
+        started = work.round > settings.start * work.plan.rounds
+        self.temperature = settings.temperature
+        if MEANS in work.received and settings.strength > 0 and started:
             table = Prototypes.of_table(work.received[MEANS], work.received[COUNTS])
             self.prototypes = table.to(work.prepare.device)
+            if settings.distance_unit == "mean-distance":
+                self.temperature *= table.mean_distance()
         self._sum = torch.zeros((), dtype=torch.float64)
         self._acting = self._seen = 0
 
@@ -158,7 +174,7 @@ class _BoDATerm:
             self.prototypes,
             nu=settings.nu,
             divide_by_count=settings.divide_by_count,
-            temperature=settings.temperature,
+            temperature=self.temperature,
         )
         self._sum += alignment.detach().double().cpu() * len(batch.targets)
         self._acting += int(self.prototypes.positives(batch.targets, batch.domains).any(1).sum())
