@@ -59,6 +59,8 @@ LATER: dict[str, Any] = {
     "aggregate_settings": {},
     "max_weight": None,
     "clip_update": None,
+    "weighting": "method",
+    "keep_optimizer_state": False,
 }
 """Fields that were added later: at these values they leave a run's identity as it was without them."""
 LATER_PROTECTION: dict[str, Any] = {"batch_seed": "secret"}
@@ -206,6 +208,9 @@ class RunConfig:
         "Rounds in which the learning rate rises linearly, before the schedule; below 1: part of all rounds.",
         TRAINING,
     )
+    keep_optimizer_state: bool = option(
+        False, "Clients continue with the optimizer state of their latest round.", TRAINING
+    )
     momentum: float = option(0.9, "Momentum of SGD.", TRAINING)
     weight_decay: float = option(0.0, "Weight decay (L2).", TRAINING)
     clip_norm: float | None = option(None, "Clip every batch's gradient to this norm.", TRAINING)
@@ -241,6 +246,12 @@ class RunConfig:
         TRAINING,
         flag="--aggregate-set",
         metavar="KEY=VALUE",
+    )
+    weighting: str = option(
+        "method",
+        "Weights of clients in averages: by samples, uniform, or as in the method's paper.",
+        TRAINING,
+        choices=("method", "samples", "uniform"),
     )
     max_weight: float | None = option(
         None, "Largest part of one site in the mean of the clients' models, in (0, 1].", TRAINING
@@ -377,6 +388,8 @@ class RunConfig:
         what = {
             key: value for key, value in what.items() if key not in LATER or value not in (LATER[key], None)
         }
+        if "weighting" in what and what["weighting"] == self.settings.get("weighting"):
+            del what["weighting"]  # the setting of the method says the same
         what["data"] = Path(self.data).name
         what["weights"] = None if self.weights is None else Path(self.weights).name
         text = json.dumps({**what, **content}, sort_keys=True, default=str)

@@ -176,6 +176,11 @@ def _text(value: Any) -> Any:
     return "none" if value is None else value
 
 
+def setting_names(settings: Settings | type[Settings]) -> tuple[str, ...]:
+    """List the names of all settings."""
+    return tuple(item.name for item in fields(settings))
+
+
 def search_ranges(kind: type[Settings]) -> dict[str, Range]:
     """Map every setting that has a search range to that range."""
     return {item.name: item.metadata["search"] for item in fields(kind) if item.metadata.get("search")}

@@ -128,6 +128,8 @@ def test_every_method_gives_the_same_weights_as_on_one_machine(
             "average_settings": {"n_converge": 1, "n_tolerance": 2},
             "patience": 2,
         },
+        {"rounds": 3, "optimiser": "adam", "lr": 0.001, "keep_optimizer_state": True},
+        {"method": "ppdg", "weighting": "samples"},
         {"train": "head.*"},
         {"model": "mini-vit", "train": "lora", "lora_rank": 2},
         {"model": "mini-vit", "train": "lora", "lora_rank": 2, "lora_average": "products"},

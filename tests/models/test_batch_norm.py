@@ -169,6 +169,28 @@ def test_pooled_statistics_are_those_of_the_pooled_data(sizes, shift, seed):
     torch.testing.assert_close(variance.view(found), pooled.var(0, correction=0))
 
 
+def test_torchs_own_layers_are_pooled_up_to_their_bessel_correction():
+    """Running variances are unbiased: a client's part within is n_k / (n_k - 1) times that of its data."""
+    sizes, generator = (6, 15, 40), torch.Generator().manual_seed(2)
+    parts = [torch.randn(n, 4, generator=generator) * n / 10 + 3 * k for k, n in enumerate(sizes)]
+    layer = nn.BatchNorm1d(4, momentum=1.0)
+    rule, flat, states = make_statistics_rule("pooled", layer), FlatState(layer), []
+    for part in parts:
+        layer(part)
+        states.append(flat.read().double())
+    share = torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
+    merged = rule.from_sent(share @ torch.stack([rule.to_sent(state) for state in states]), before=states[0])
+    found = {entry.name: entry.view(merged) for entry in flat.layout.entries}
+    pooled = torch.cat(parts).double()
+    torch.testing.assert_close(found["running_mean"], pooled.mean(0), rtol=1e-5, atol=1e-5)
+    excess = sum(
+        p * part.double().var(0, correction=0) / (len(part) - 1) for p, part in zip(share, parts, strict=True)
+    )
+    torch.testing.assert_close(
+        found["running_var"] - excess, pooled.var(0, correction=0), rtol=1e-5, atol=1e-4
+    )
+
+
 def test_the_mean_of_the_variances_is_too_small():
     layer = nn.BatchNorm1d(1)
     rule, flat = make_statistics_rule("pooled", layer), FlatState(layer)

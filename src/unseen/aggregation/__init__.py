@@ -3,6 +3,7 @@
 from unseen.aggregation.aggregators import AGGREGATORS, Aggregator, Mean, make_aggregator
 from unseen.aggregation.averaging import (
     WEIGHTING,
+    WEIGHTINGS,
     Grouping,
     Layer,
     Weighting,
@@ -18,6 +19,7 @@ from unseen.aggregation.averaging import (
     select_recorded_layers,
     split_layers,
     step_towards,
+    unequal_weights,
     weighted_mean,
     weighted_sum,
     without_counters,
@@ -53,6 +55,7 @@ __all__ = [
     "AGGREGATORS",
     "AVERAGES",
     "WEIGHTING",
+    "WEIGHTINGS",
     "Aggregator",
     "Average",
     "CombinedUpdates",
@@ -99,6 +102,7 @@ __all__ = [
     "sign_agreement",
     "split_layers",
     "step_towards",
+    "unequal_weights",
     "weighted_mean",
     "weighted_sum",
     "without_counters",

@@ -1,7 +1,8 @@
 """Averages of client states, whole or per layer, and the one buffer policy that all of them follow.
 
 Float buffers (batch-norm statistics) are averaged with the weights of the parameters (`weighted_mean`,
-`layerwise_weighted_sum`) or with equal ones (`combine_clients`). Integer buffers (batch counters) take the
+`layerwise_weighted_sum`), or with the clients' own where those of the parameters follow from their geometry
+(`combine_clients`). Integer buffers (batch counters) take the
 largest value (`merge_buffers`), since a fraction of a count has no meaning; where only a sum is known, they
 become the rounded mean (`mean_from_sum`).
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -60,6 +61,7 @@ def select_recorded_layers(layers: Sequence[Layer], layout: Layout) -> list[int]
 
 Real = NDArray[np.float64]
 Weighting = Literal["samples", "uniform"]
+WEIGHTINGS: tuple[str, ...] = get_args(Weighting)
 WEIGHTING = "weight clients by their number of samples, or all equally"
 """Help text of a method's setting of that type."""
 
@@ -70,6 +72,11 @@ WEIGHTING = "weight clients by their number of samples, or all equally"
 def client_weights(samples: Tensor, weighting: Weighting) -> Tensor:
     """Return the weight of each client, not yet scaled to sum to one."""
     return samples if weighting == "samples" else torch.ones_like(samples)
+
+
+def unequal_weights(samples: Tensor, weighting: Weighting) -> Tensor | None:
+    """Return the weight of each client; None where all count the same, for formulas with 1 / K."""
+    return samples if weighting == "samples" else None
 
 
 def normalize_weights(weights: Tensor) -> Tensor:
@@ -163,15 +170,25 @@ def weighted_sum(rows: Tensor, coefficients: Tensor, *, reference: Tensor | None
     return total
 
 
-def combine_clients(rows: Tensor, reference: Tensor, coefficients: Tensor, *, layout: Layout) -> Tensor:
-    """Move the global parameters by sum_k c_k (w_k - w), and average buffers with equal weights.
+def combine_clients(
+    rows: Tensor,
+    reference: Tensor,
+    coefficients: Tensor,
+    *,
+    layout: Layout,
+    weights: Tensor | None = None,
+) -> Tensor:
+    """Move the global parameters by sum_k c_k (w_k - w), and average buffers with the clients' weights.
 
     Coefficients that follow from the geometry of the parameters say nothing about running statistics.
+
+    weights  of the clients; None = equal
     """
     merged, trained = torch.empty_like(rows[0]), layout.extent(Kind.PARAMETER)
     merged[trained] = weighted_sum(rows[:, trained], coefficients, reference=reference[trained])
     equal = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)
-    return merge_buffers(merged, rows, layout=layout, weights=equal)
+    shares = equal if weights is None else normalize_weights(weights)
+    return merge_buffers(merged, rows, layout=layout, weights=shares)
 
 
 def layerwise_weighted_sum(

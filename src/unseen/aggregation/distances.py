@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from unseen.aggregation.averaging import Grouping, Layer, split_layers
+from unseen.aggregation.averaging import Grouping, Layer, normalize_weights, split_layers
 from unseen.models import Layout
 
 BLOCK_BYTES = 1_120_000
@@ -79,6 +79,7 @@ def layer_distances(
     metric: DistanceMetric = "l2",
     grouping: Grouping = "tensor",
     width: int | None = None,
+    weights: Tensor | None = None,
 ) -> LayerDistances:
     """Compute the distance of every client's layer to the mean of the clients, avg_l = mean_k w_{k,l}.
 
@@ -86,38 +87,42 @@ def layer_distances(
               distance 0 from a zero vector and 1 from any other
     grouping  what a layer is, see `split_layers`
     width     columns per block; None = chosen by the number of clients
+    weights   of the clients in the mean; None = equal
 
     Identical clients are at distance 0 exactly.
     """
     layers = split_layers(layout, grouping)
     values = torch.zeros(len(layers), len(rows), dtype=torch.float64)
+    shares = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)
+    if weights is not None:
+        shares = normalize_weights(weights)
     for layer, value in zip(layers, values, strict=True):
         if metric == "cosine":
-            value.copy_(_cosine_distance(rows, layer, width))
+            value.copy_(_cosine_distance(rows, layer, shares, width))
         elif metric == "l1":
-            value.copy_(_absolute_sum(rows, layer, width))
+            value.copy_(_absolute_sum(rows, layer, shares, width))
         else:
-            value.copy_(_square_sum(rows, layer, width).sqrt_())
+            value.copy_(_square_sum(rows, layer, shares, width).sqrt_())
     return LayerDistances(layers, values)
 
 
-def _square_sum(rows: Tensor, layer: Layer, width: int | None) -> Tensor:
+def _square_sum(rows: Tensor, layer: Layer, shares: Tensor, width: int | None) -> Tensor:
     """Sum (w_k - avg)^2 over a layer, per client."""
     total = torch.zeros(len(rows), dtype=torch.float64)
-    for _, _, centred in _centred_blocks(rows, layer, width):
+    for _, _, centred in _centred_blocks(rows, layer, shares, width):
         total += torch.linalg.vector_norm(centred, dim=1).square_()
     return total
 
 
-def _absolute_sum(rows: Tensor, layer: Layer, width: int | None) -> Tensor:
+def _absolute_sum(rows: Tensor, layer: Layer, shares: Tensor, width: int | None) -> Tensor:
     """Sum |w_k - avg| over a layer, per client."""
     total = torch.zeros(len(rows), dtype=torch.float64)
-    for _, _, centred in _centred_blocks(rows, layer, width):
+    for _, _, centred in _centred_blocks(rows, layer, shares, width):
         total += torch.linalg.vector_norm(centred, ord=1, dim=1)
     return total
 
 
-def _cosine_distance(rows: Tensor, layer: Layer, width: int | None) -> Tensor:
+def _cosine_distance(rows: Tensor, layer: Layer, shares: Tensor, width: int | None) -> Tensor:
     """Compute 1 - cos(avg + e_k, avg) from |avg|^2, avg.e_k and |e_k|^2, which keeps digits.
 
     Nearly parallel vectors would lose them otherwise.
@@ -128,7 +133,7 @@ def _cosine_distance(rows: Tensor, layer: Layer, width: int | None) -> Tensor:
     mean_square = torch.zeros((), dtype=torch.float64)
     products = torch.zeros(len(rows), dtype=torch.float64)
     squares = torch.zeros_like(products)
-    for columns, shift, centred in _centred_blocks(rows, layer, width):
+    for columns, shift, centred in _centred_blocks(rows, layer, shares, width):
         mean = shift.add_(rows[0, columns])
         mean_square += mean.dot(mean)
         products += centred @ mean
@@ -143,19 +148,22 @@ def _cosine_distance(rows: Tensor, layer: Layer, width: int | None) -> Tensor:
     return torch.where(lengths > 0, distance, torch.where(both_zero, 0.0, 1.0))
 
 
-def _centred_blocks(rows: Tensor, layer: Layer, width: int | None) -> Iterator[tuple[slice, Tensor, Tensor]]:
+def _centred_blocks(
+    rows: Tensor, layer: Layer, shares: Tensor, width: int | None
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Yield (columns, mean of the clients less the first client, clients less their mean) of a layer."""
-    share = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)
     for extent in layer.slices:
         for columns, block in difference_blocks(rows, rows[0], extent, width=width):
-            mean = share @ block
+            mean = shares @ block
             yield columns, mean, block.sub_(mean)
 
 
 LayerWeighting = Literal["divergence", "similarity", "average"]
 
 
-def divergence_weights(distances: Tensor, strategy: LayerWeighting = "divergence") -> Tensor:
+def divergence_weights(
+    distances: Tensor, strategy: LayerWeighting = "divergence", *, start: Tensor | None = None
+) -> Tensor:
     """Convert distances to the mean (layers x clients) to weights that sum to one per layer (CSAC, eq. 4).
 
     divergence  p_k = dist_k / sum_j dist_j: a client far from the mean counts more (eq. 4)
@@ -164,6 +172,9 @@ def divergence_weights(distances: Tensor, strategy: LayerWeighting = "divergence
     average     p_k = 1 / K (eq. 3)
 
     Where all distances of a layer are zero the weights are uniform.
+
+    start  weights n_k of the clients by which each of these is multiplied before it is scaled to sum to one,
+           so that clients at the same distance count by them; None = equal
     """
     if bool((distances < 0).any()) or not bool(torch.isfinite(distances).all()):
         raise ValueError("distances must be finite and not negative")
@@ -172,8 +183,12 @@ def divergence_weights(distances: Tensor, strategy: LayerWeighting = "divergence
         shares = _relative_to_largest(distances.double())
     elif strategy == "similarity":
         shares = _inverse(distances.double())
+    equal: Tensor | float = 1 / distances.shape[1]
+    if start is not None:
+        equal = normalize_weights(start)
+        shares = shares * equal
     totals = shares.sum(dim=1, keepdim=True)
-    return torch.where(totals > 0, shares / totals.clamp_min(1e-300), 1 / distances.shape[1])
+    return torch.where(totals > 0, shares / totals.clamp_min(1e-300), equal)
 
 
 def _relative_to_largest(distances: Tensor) -> Tensor:

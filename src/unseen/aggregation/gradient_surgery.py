@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unseen.aggregation.averaging import combine_clients
+from unseen.aggregation.averaging import combine_clients, normalize_weights
 from unseen.aggregation.distances import block_slices, block_width, difference_blocks
 from unseen.aggregation.updates import ServerWork, Updates
 from unseen.models import Kind
@@ -226,10 +226,19 @@ class GradientSurgery:
         generator = torch_generator(seed, f"order of {self.name}", "server", round)
         return self.operation(gram, order=draw_visit_order(clients, generator))
 
-    def coefficients(self, outcome: SurgeryResult) -> Tensor:
-        """Compute the coefficient of each client's update in the global step."""
+    def coefficients(self, outcome: SurgeryResult, weights: Tensor | None = None) -> Tensor:
+        """Compute the coefficient of each client's update in the global step sum_i p_i g^_i.
+
+        A sum is K times the mean, whatever the weights.
+
+        weights  of the modified vectors, scaled here to sum to one; None = equal
+        """
+        number = len(outcome.coefficients)
+        if weights is not None:
+            mean = normalize_weights(weights) @ outcome.coefficients
+            return mean if self.reduction == "mean" else number * mean
         total = outcome.coefficients.sum(dim=0)
-        return total / len(total) if self.reduction == "mean" else total
+        return total / number if self.reduction == "mean" else total
 
     @property
     def steps(self) -> str:
@@ -247,10 +256,12 @@ class CombinedUpdates(Updates):
     summary: Mapping[str, Any] = field(default_factory=dict)
 
 
-def apply_surgery(work: ServerWork, surgery: GradientSurgery) -> Tensor:
+def apply_surgery(work: ServerWork, surgery: GradientSurgery, *, weights: Tensor | None = None) -> Tensor:
     """Modify the updates g_k = w_k - w in random order, and step by the mean (or sum) of the results.
 
     The operation sees only the parameters; batch-norm statistics are averaged.
+
+    weights  of the clients in both means; None = equal
     """
     updates = work.updates
     if isinstance(updates, CombinedUpdates):
@@ -259,4 +270,5 @@ def apply_surgery(work: ServerWork, surgery: GradientSurgery) -> Tensor:
     products = gram(updates.rows, work.weights, updates.layout.extent(Kind.PARAMETER))
     outcome = surgery.run(products, updates.clients, seed=work.seed, round=work.round)
     work.diagnostics.update(outcome.diagnostics(steps=surgery.steps))
-    return combine_clients(updates.rows, work.weights, surgery.coefficients(outcome), layout=updates.layout)
+    coefficients = surgery.coefficients(outcome, weights)
+    return combine_clients(updates.rows, work.weights, coefficients, layout=updates.layout, weights=weights)

@@ -44,6 +44,7 @@ class Outputs:
             {
                 "model": each.study.model,
                 "method": row.label,
+                "weights": row.weights or None,
                 "selection": table.rule,
                 "metric": table.metric,
                 "mean": row.mean.estimate.mean if row.mean.estimate else None,

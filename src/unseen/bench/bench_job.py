@@ -66,6 +66,8 @@ class BenchJob:
         what = {name: value for name, value in what.items() if name not in tables}
         what |= {name: table for name, table in tables.items() if table}
         what["settings"] = _non_default(config.settings, METHODS[config.method].settings_type())
+        if "weighting" in what and what["weighting"] == config.settings.get("weighting"):
+            del what["weighting"]  # the setting of the method says the same
         what |= {name: Path(what[name]).name for name in ("data", "weights") if name in what}
         text = json.dumps({**what, "method": config.method}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -95,7 +97,7 @@ def job_config(values: Mapping[str, Any]) -> RunConfig:
     """
     exact = {key: float(value) if key in _FLOATS else value for key, value in values.items()}
     config = RunConfig.from_mapping(exact)
-    settings = vars(make_method(config.method, config.settings).settings)
+    settings = vars(make_method(config.method, config.settings, weighting=config.weighting).settings)
     return config.resolved(
         settings=dict(settings),
         schedule_settings=dict(vars(make_schedule(config.schedule, config.schedule_settings))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unseen.bench.statistics import LEVEL, Comparison, holm, mean_and_error, paired_comparison
 from unseen.bench.study import Study, display_name
@@ -20,6 +20,7 @@ class PairwiseComparison:
     comparisons  their number
     domains      the comparison over domains, seeds averaged first: stricter, since the seeds of one domain
                  are not independent observations
+    weights      how both weight clients, if that is known and differs; else empty
     """
 
     ours: str
@@ -29,6 +30,7 @@ class PairwiseComparison:
     domains: Comparison
     corrected_p: float | None = None
     comparisons: int = 1
+    weights: str = ""
 
     @property
     def significant(self) -> bool:
@@ -45,7 +47,7 @@ class PairwiseComparison:
     @property
     def words(self) -> str:
         """The comparison as a sentence."""
-        return comparison_sentence(
+        sentence = comparison_sentence(
             self.runs,
             ours=display_name(self.ours),
             baseline=display_name(self.baseline),
@@ -53,6 +55,7 @@ class PairwiseComparison:
             corrected_p=self.corrected_p,
             comparisons=self.comparisons,
         )
+        return sentence + self.weights
 
 
 def compare_with_baseline(study: Study, rule: str, baseline: str) -> list[PairwiseComparison]:
@@ -76,8 +79,15 @@ def compare_methods(study: Study, rule: str, ours: str, baseline: str) -> Pairwi
         for label in (ours, baseline)
     ]  # fmt: skip
     runs = paired_comparison(study.values(ours, rule), study.values(baseline, rule))
+    one, other = (study.weights.get(label, "") for label in (ours, baseline))
     return PairwiseComparison(
-        ours, baseline, study.metric, runs, paired_comparison(*means), corrected_p=runs.t_p
+        ours,
+        baseline,
+        study.metric,
+        runs,
+        paired_comparison(*means),
+        corrected_p=runs.t_p,
+        weights="" if one == other else f" (weights of clients: {one}, against {other})",
     )
 
 
@@ -85,7 +95,7 @@ def _correct(found: Sequence[PairwiseComparison]) -> list[PairwiseComparison]:
     tested = sum(each.runs.t_p is not None for each in found)
     corrected = holm([each.runs.t_p for each in found])
     return [
-        PairwiseComparison(each.ours, each.baseline, each.metric, each.runs, each.domains, p, max(tested, 1))
+        replace(each, corrected_p=p, comparisons=max(tested, 1))
         for each, p in zip(found, corrected, strict=True)
     ]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unseen.bench.bench_job import RELEASED, BenchJob, job_config
+from unseen.bench.row_weights import without_idle_weighting
 from unseen.checksums import check_sealed, write_sealed_text
 from unseen.config import WHERE, RunConfig, recorded_names
 from unseen.errors import UsageError, unknown_name
@@ -102,6 +103,7 @@ class Grid:
         options = {"method": label, **self.common, **({"model": model} if model else {})}
         held = {} if held_out == RELEASED else {"hold_out": held_out}
         options |= {**self.methods[label], **held, "seed": seed, **changes}
+        options = without_idle_weighting(options, self.methods[label], label)
         return BenchJob(label, held_out, seed, model, job_config(options))
 
     @classmethod

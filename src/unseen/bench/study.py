@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from unseen.bench.grid import ALL, Grid
 from unseen.bench.results import JobResult
+from unseen.bench.row_weights import row_weights
 from unseen.evaluation.selection import list_rules
 from unseen.methods import METHODS
 
@@ -21,6 +22,7 @@ class Study:
     """All finished jobs of one model, and what the grid planned for it.
 
     several  whether the bench has other models too, so that tables must name this one
+    weights  weights of the clients by label; empty where the grid does not name them
     """
 
     model: str
@@ -29,6 +31,7 @@ class Study:
     seeds: tuple[int, ...]
     results: tuple[JobResult, ...]
     several: bool = False
+    weights: Mapping[str, str] = field(default_factory=dict)
     _found: dict[tuple[str, str], Values] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -88,6 +91,7 @@ def studies(grid: Grid, results: Sequence[JobResult]) -> list[Study]:
             seeds=grid.seeds,
             results=tuple(result for result in results if _belongs(result, model, grid, domains)),
             several=len(models) > 1,
+            weights=row_weights(grid.common, grid.methods),
         )
         for model in models
     ]

@@ -248,6 +248,7 @@ def grid_from(source: str | None, out: Path, given: Mapping[str, Any]) -> Grid:
     """
     from unseen.bench.bench_folder import BenchFolder
     from unseen.bench.grid import Grid
+    from unseen.bench.row_weights import with_named_weights
 
     if source is None:
         stored = BenchFolder(out).grid
@@ -265,7 +266,8 @@ def grid_from(source: str | None, out: Path, given: Mapping[str, Any]) -> Grid:
             "name the methods: unseen bench DATA --methods fedavg,csac (see `unseen list methods`)"
         )
     empty = Grid(common={"data": source}, methods={"fedavg": {}}, hold_out=("all",), title=Path(source).name)
-    return changed(empty, given)
+    grid = changed(empty, given)
+    return replace(grid, common=with_named_weights(grid.common, grid.methods))
 
 
 def changed(grid: Grid, given: Mapping[str, Any]) -> Grid:

@@ -201,7 +201,7 @@ class SitePart:
             )
         data, target = apply_encoding(data, job.encoding)
         check_precision(config.precision, choose_device(config.device))
-        method = make_method(config.method, config.settings)
+        method = make_method(config.method, config.settings, weighting=config.weighting)
         experiment, notes = make_experiment(
             config,
             data,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from unseen.aggregation import ServerWork, average_products
 from unseen.data import DataSet, Indices, Samples
+from unseen.errors import UsageError
 from unseen.evaluation.evaluate import EVALUATION_BATCH, GroupedAccumulator, evaluate
 from unseen.evaluation.selection import VALIDATION_DOMAIN
 from unseen.federation import Federation, Split
@@ -304,6 +305,11 @@ class Workspace:
             augmented_inside(work, self.deployed),
         ):
             update = experiment.halves_in(start.round).client(work)
+        if work.plan.keep_state and not work.kept_optimizers and start.round != START_ROUND:
+            raise UsageError(
+                f"{experiment.method.name} does not train by the optimizer of the run, whose state "
+                "--keep-optimizer-state would keep: leave it out"
+            )
         require_declared(update, context.method)
         update = replace(update, weights=self.statistics.to_sent(update.weights))
         if experiment.update_dtype != "float32":

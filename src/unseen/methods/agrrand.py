@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unseen.aggregation import ServerWork
+from unseen.aggregation import ServerWork, unequal_weights
 from unseen.methods.agrsum import (
     DOMAIN_GENERALIZATION_VIA_GRADIENT_SURGERY,
     AgreementSettings,
@@ -28,10 +28,13 @@ class AgrRand(Method[AgreementSettings]):
     paper = DOMAIN_GENERALIZATION_VIA_GRADIENT_SURGERY
     no_average = "it moves each parameter by the agreement of signs"
     needs_individual_updates = True
+    default_weighting = "uniform"
+    fixed_weights = ""
 
     def server(self, work: ServerWork) -> Tensor:
         """Apply AgrSum's step and add noise of the agreed entries' size where clients disagree."""
-        merged, agreement = agreed_step(work, reduction=self.settings.reduction)
+        weights = unequal_weights(work.updates.samples, self.weighting)
+        merged, agreement = agreed_step(work, reduction=self.settings.reduction, weights=weights)
         trained = work.updates.layout.extent(Kind.PARAMETER)
         agreed = int(agreement.agree.sum())
         moved = (merged[trained] - work.weights[trained]).abs_().sum(dtype=torch.float64)

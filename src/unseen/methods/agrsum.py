@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unseen.aggregation import Reduction, ServerWork, SignAgreement, combine_clients, sign_agreement
+from unseen.aggregation import (
+    Reduction,
+    ServerWork,
+    SignAgreement,
+    combine_clients,
+    normalize_weights,
+    sign_agreement,
+    unequal_weights,
+)
 from unseen.hparams import Settings, setting
 from unseen.methods.base import Method, Paper, register
 from unseen.models import Kind
@@ -44,25 +52,31 @@ class AgrSum(Method[AgreementSettings]):
     paper = DOMAIN_GENERALIZATION_VIA_GRADIENT_SURGERY
     no_average = "it moves each parameter by the agreement of signs"
     needs_individual_updates = True
+    default_weighting = "uniform"
+    fixed_weights = ""
 
     def server(self, work: ServerWork) -> Tensor:
         """Sum the updates, then reset the parameters whose signs differ."""
-        merged, _ = agreed_step(work, reduction=self.settings.reduction)
+        weights = unequal_weights(work.updates.samples, self.weighting)
+        merged, _ = agreed_step(work, reduction=self.settings.reduction, weights=weights)
         return merged
 
 
-def agreed_step(work: ServerWork, *, reduction: Reduction) -> tuple[Tensor, SignAgreement]:
-    """Move the global state where all clients agree; also return the agreement over the parameters."""
+def agreed_step(
+    work: ServerWork, *, reduction: Reduction, weights: Tensor | None = None
+) -> tuple[Tensor, SignAgreement]:
+    """Move the global state where all clients agree; also return the agreement over the parameters.
+
+    weights  of the clients; None = equal. A sum is K times the mean, whatever the weights.
+    """
     updates = work.updates
     trained = updates.layout.extent(Kind.PARAMETER)
     agreement = sign_agreement(updates.rows, work.weights, trained)
-    share = 1 / len(updates) if reduction == "mean" else 1.0
-    merged = combine_clients(
-        updates.rows,
-        work.weights,
-        torch.full((len(updates),), share, dtype=torch.float64),
-        layout=updates.layout,
-    )
+    whole = 1 if reduction == "mean" else len(updates)
+    coefficients = torch.full((len(updates),), whole / len(updates), dtype=torch.float64)
+    if weights is not None:
+        coefficients = whole * normalize_weights(weights)
+    merged = combine_clients(updates.rows, work.weights, coefficients, layout=updates.layout, weights=weights)
     torch.where(agreement.agree, merged[trained], work.weights[trained], out=merged[trained])
     work.diagnostics["agreeing_fraction"] = agreement.fraction
     return merged, agreement

@@ -12,8 +12,9 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from torch import Tensor, nn
 
-from unseen.aggregation import GradientSurgery, Reduction, ServerWork, Weighting
-from unseen.hparams import Configurable, Settings
+from unseen.aggregation import WEIGHTINGS, GradientSurgery, Reduction, ServerWork, Weighting
+from unseen.errors import UsageError, unknown_name
+from unseen.hparams import Configurable, Settings, setting_names
 from unseen.models import Network
 from unseen.privacy import MethodTraits
 from unseen.registry import Registry
@@ -21,6 +22,8 @@ from unseen.training import ClientWork, LocalTrainingConfig, Update
 
 Topology = Literal["parallel", "serial", "pooled"]
 S = TypeVar("S", bound=Settings)
+AS_THE_METHOD = "method"
+"""Value of `--weighting` that leaves the weights to the method."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,12 @@ class Method(Configurable[S], ABC):
                               needs of each client, and secure summation cannot serve it
     no_average                why the server half is no average of the clients' states, so that no robust
                               aggregator can take its place; empty if it calls `work.updates.mean`
+    default_weighting         weights of the clients in the paper, where no setting of the method chooses them
+    weighting_setting         name of the setting that chooses them, in methods that have it
+    fixed_weights             why `--weighting` cannot choose them; empty if the server half uses `weighting`;
+                              none = not declared, which counts as fixed unless a setting chooses them
+    own_optimizers            why the client half does not train by `work.fit`, so that there is nothing for
+                              `--keep-optimizer-state` to keep; empty if it does
     uses_taps                 whether the client half uses inner maps of the network (its taps)
     beyond_losses             how the client half uses its samples other than by the loss that each has alone,
                               given to `work.fit`; empty if it does not; none = not declared, which counts as
@@ -84,20 +93,51 @@ class Method(Configurable[S], ABC):
     keeps_statistics: ClassVar[bool] = False
     merges: ClassVar[Mapping[str, Reduction]] = {}
     no_average: ClassVar[str] = ""
+    default_weighting: ClassVar[Weighting] = "samples"
+    weighting_setting: ClassVar[str] = "weighting"
+    fixed_weights: ClassVar[str | None] = None
+    own_optimizers: ClassVar[str] = ""
     uses_taps: ClassVar[bool] = False
     beyond_losses: str | None = None
     mixed_targets: bool | None = None
     default_train: ClassVar[str | None] = None
     default_rounds: ClassVar[int | None] = None
     effort_settings: ClassVar[Mapping[str, Any]] = {}
+    run_weighting: Weighting | None = None
 
     @property
     def weighting(self) -> Weighting:
-        """Weights of the clients in the mean that `server` computes.
+        """Weights of the clients in the mean that `server` computes: the run's, a setting's or the paper's.
 
         Where only sums are known, a client multiplies by this weight before it sends.
         """
-        return cast(Weighting, getattr(self.settings, "weighting", "samples"))
+        own = getattr(self.settings, self.weighting_setting, self.default_weighting)
+        return self.run_weighting or cast(Weighting, own)
+
+    @property
+    def reweighting(self) -> str:
+        """How the server half changes these weights by its own rule, for tables; empty if it does not."""
+        return ""
+
+    @property
+    def weights_text(self) -> str:
+        """The weights of the clients in a few words, for tables and records."""
+        if self.explain_no_clients() or self.fixed_weights:
+            return "none"
+        if self.explain_fixed_weights():
+            return "not declared"
+        return ", ".join(filter(None, [self.weighting, self.reweighting]))
+
+    def explain_no_clients(self) -> str:
+        """Explain why no clients are averaged at all; empty if they are."""
+        if self.topology == "serial":
+            return "its model passes from one client to the next, and nothing is averaged"
+        return "it pools all data in one place, and nothing is averaged" if self.topology == "pooled" else ""
+
+    def explain_fixed_weights(self) -> str:
+        """Explain why `--weighting` cannot choose the weights of the clients; empty if it can."""
+        undeclared = "" if self.weighting_setting in setting_names(self.settings) else _UNDECLARED_WEIGHTS
+        return self.explain_no_clients() or (undeclared if self.fixed_weights is None else self.fixed_weights)
 
     @property
     def surgery(self) -> GradientSurgery | None:
@@ -203,6 +243,7 @@ class Method(Configurable[S], ABC):
         """Merge a round's updates into the new global weights."""
 
 
+_UNDECLARED_WEIGHTS = "it does not declare that its server half uses the weights of a run (fixed_weights)"
 METHODS: Registry[type[Method[Any]]] = Registry("method", group="unseen.methods", builtin=("unseen.methods",))
 
 
@@ -216,7 +257,28 @@ def register(method: type[Method[Any]]) -> type[Method[Any]]:
     return METHODS.register(method.name)(method)
 
 
-def make_method(name: str, settings: Mapping[str, Any] | None = None) -> Method[Any]:
-    """Create a method by name with its settings checked."""
-    kind = METHODS[name]
-    return kind.from_settings(settings or {}, owner=f"method {name!r}")
+def make_method(
+    name: str, settings: Mapping[str, Any] | None = None, *, weighting: str = AS_THE_METHOD
+) -> Method[Any]:
+    """Create a method by name with its settings checked.
+
+    weighting  weights of the clients in place of the method's own, which must agree with its setting
+    """
+    kind, given = METHODS[name], dict(settings or {})
+    if weighting == AS_THE_METHOD:
+        return kind.from_settings(given, owner=f"method {name!r}")
+    if weighting not in WEIGHTINGS:
+        raise unknown_name("weighting", weighting, (AS_THE_METHOD, *WEIGHTINGS))
+    chosen = kind.weighting_setting
+    if given.get(chosen, weighting) != weighting:
+        raise UsageError(
+            f"--weighting {weighting} and {name}'s setting {chosen}={given[chosen]} contradict each other: "
+            "give one of them"
+        )
+    if chosen in setting_names(kind.settings_type()):
+        given[chosen] = weighting
+    method = kind.from_settings(given, owner=f"method {name!r}")
+    if reason := method.explain_fixed_weights():
+        raise UsageError(f"--weighting {weighting} cannot act on {name}: {reason}")
+    method.run_weighting = cast(Weighting, weighting)
+    return method

@@ -70,11 +70,17 @@ class FedGA(Method[FedGASettings]):
         url="https://openaccess.thecvf.com/content/CVPR2023/html/"
         "Zhang_Federated_Domain_Generalization_With_Generalization_Adjustment_CVPR_2023_paper.html",
     )
+    weighting_setting = "start"
     no_average = "its result are the weights of the clients, which others would ignore"
     needs_individual_updates = True
     sends = ("model weights", "number of samples", GAP)
     beyond_losses = "it sends the risk of models on its samples"
     mixed_targets = True
+
+    @property
+    def reweighting(self) -> str:
+        """Weights follow the gaps from the second round on."""
+        return "then by gaps" if self.settings.step else ""
 
     def client(self, work: ClientWork) -> Update:
         """Compare the received model with the client's former one, train, and keep the risk of the result."""

@@ -49,6 +49,7 @@ class FedNova(Method[FedNovaSettings]):
     )
     no_average = "it weights clients by their own numbers of steps"
     sends = ("model weights", "number of samples", NORMALISER)
+    reweighting = "per step"
     beyond_losses = ""
     mixed_targets = True
 

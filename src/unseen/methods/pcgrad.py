@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from unseen.aggregation import GradientSurgery, Reduction, ServerWork, apply_surgery, project_conflicts
+from unseen.aggregation import (
+    GradientSurgery,
+    Reduction,
+    ServerWork,
+    apply_surgery,
+    project_conflicts,
+    unequal_weights,
+)
 from unseen.hparams import Settings, setting
 from unseen.methods.base import Method, Paper, register
 
@@ -37,6 +44,8 @@ class PCGrad(Method[PCGradSettings]):
         url="https://arxiv.org/abs/2001.06782",
     )
     needs_individual_updates = True
+    default_weighting = "uniform"
+    fixed_weights = ""
 
     @property
     def surgery(self) -> GradientSurgery:
@@ -45,4 +54,5 @@ class PCGrad(Method[PCGradSettings]):
 
     def server(self, work: ServerWork) -> Tensor:
         """Project, and step by the mean or the sum."""
-        return apply_surgery(work, self.surgery)
+        weights = unequal_weights(work.updates.samples, self.weighting)
+        return apply_surgery(work, self.surgery, weights=weights)

@@ -8,7 +8,13 @@ from typing import Literal
 
 from torch import Tensor
 
-from unseen.aggregation import GradientSurgery, ServerWork, align_conflicts, apply_surgery
+from unseen.aggregation import (
+    GradientSurgery,
+    ServerWork,
+    align_conflicts,
+    apply_surgery,
+    unequal_weights,
+)
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, setting
 from unseen.methods.base import Method, Paper, register
@@ -66,6 +72,8 @@ class PPDG(Method[PPDGSettings]):
         url="https://arxiv.org/abs/2105.08511",
     )
     needs_individual_updates = True
+    default_weighting = "uniform"
+    fixed_weights = ""
 
     @property
     def surgery(self) -> GradientSurgery:
@@ -91,4 +99,5 @@ class PPDG(Method[PPDGSettings]):
 
     def server(self, work: ServerWork) -> Tensor:
         """Align, and step by the mean."""
-        return apply_surgery(work, self.surgery)
+        weights = unequal_weights(work.updates.samples, self.weighting)
+        return apply_surgery(work, self.surgery, weights=weights)

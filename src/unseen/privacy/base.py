@@ -48,6 +48,7 @@ class Protection(Configurable[S]):
     seals   whether the server cannot read what `seal` returns, so that the client itself must check whether
             its update is usable
     sums_only  whether `finish` passes on the sum over the clients and no single update; sealing ones do
+    equal_weights  whether every client counts the same, whatever weights the method declares
     noised_at_client  whether all that a client sends while it trains carries noise of its own, so that a site
             can account for it without trusting the server
     answers_protected  how each kind of value in an `answer` is protected, for the disclosure log; the others
@@ -62,6 +63,7 @@ class Protection(Configurable[S]):
     noised_at_client: ClassVar[bool] = False
     draws_clients: ClassVar[bool] = False
     sums_only: ClassVar[bool] = False
+    equal_weights: ClassVar[bool] = False
     answers_protected: ClassVar[Mapping[str, str]] = {}
 
     # before the run

@@ -242,6 +242,7 @@ class SecureDPClients(SealedNoise[SecureDPClientsSettings]):
 
     name = "secure-sum,dp-clients"
     summary = "distributed noise: each client clips and adds its part, the server reads only the noised sum"
+    equal_weights = True
 
     @property
     def noise(self) -> DPClients:

@@ -17,7 +17,7 @@ from unseen.report.formatting import format_value, is_number, join_names, method
 from unseen.report.headline import target_value
 from unseen.report.page import DataTable, place_figures, render_page
 from unseen.report.run_page import ORACLE_NOTE
-from unseen.report.tables import TEXT_COLUMNS, result_rows
+from unseen.report.tables import TEXT_COLUMNS, result_rows, weights_sentence
 from unseen.runs.folder import RunFolder
 from unseen.runs.reader import Run, read_run
 from unseen.tasks import goodness, metric_label
@@ -40,7 +40,7 @@ def write_comparison(folders: list[Path], out: Path) -> Path:
 
 def comparison_page(runs: Sequence[Run], *, base: Path) -> str:
     """Render the page; links are relative to `base`."""
-    names = run_labels(runs)
+    names, facts = run_labels(runs), [run.facts for run in runs]
     figures: dict[str, Figure[Run]] = {}
     drawn: dict[str, Panels] = {}
     for metric in dict.fromkeys(run.metric for run in runs):
@@ -61,7 +61,7 @@ def comparison_page(runs: Sequence[Run], *, base: Path) -> str:
         headline=_sentence(runs),
         about=[*dict.fromkeys(str(run.facts.get("data", "")) for run in runs), f"{len(runs)} runs"],
         results=_table(runs, base),
-        results_note=f"{ONE_SEED_NOTE} {ORACLE_NOTE}",
+        results_note=" ".join(filter(None, [ONE_SEED_NOTE, weights_sentence(facts), ORACLE_NOTE])),
         figures=places,
     )
 

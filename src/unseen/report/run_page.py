@@ -331,7 +331,12 @@ def run_page(run: Run) -> str:
         title=plain_headline(run),
         charts=charts,
         headline=headline(run),
-        about=[facts.get("data"), facts.get("model"), f"seed {facts['seed']}" if "seed" in facts else ""],
+        about=[
+            facts.get("data"),
+            facts.get("model"),
+            f"seed {facts['seed']}" if "seed" in facts else "",
+            f"weights of clients: {facts['client_weights']}" if "client_weights" in facts else "",
+        ],
         finished=run.finished,
         held_out=run.held_out,
         tiles=tiles(run),

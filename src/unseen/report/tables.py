@@ -36,6 +36,23 @@ def result_rows(results: Sequence[dict[str, Any]]) -> tuple[list[str], list[list
     return [headers[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
+def weights_sentence(results: Sequence[dict[str, Any]]) -> str:
+    """Say how each method's clients are weighted, where that is recorded and differs between rows."""
+    found: dict[str, list[str]] = {}
+    for result in results:
+        methods = found.setdefault(str(result.get("client_weights", "")), [])
+        if (name := method_name(result.get("method", ""))) not in methods:
+            methods.append(name)
+    found.pop("", None)
+    if len(found) < 2:
+        return ""
+    return (
+        "Weights of clients: "
+        + "; ".join(f"{how} in {', '.join(names)}" for how, names in found.items())
+        + "."
+    )
+
+
 def headline_metric(result: dict[str, Any]) -> str:
     """Return the headline metric of a result."""
     return primary_metric(str(result.get("task")))

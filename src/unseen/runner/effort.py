@@ -9,13 +9,15 @@ option of the run: it is shown, recorded, and overridden by naming the option.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from unseen.data import DataSet
 from unseen.data.sources import DataRequest, photo_side, resolve_data_root
 from unseen.errors import unknown_name
+from unseen.hparams import setting_names
 from unseen.methods import METHODS
+from unseen.methods.base import AS_THE_METHOD
 
 NO_EFFORT = "none"
 DEFAULT_EFFORT = "standard"
@@ -149,7 +151,8 @@ def _choices(effort: Effort, given: Mapping[str, Any], data: DataSet | None) -> 
     if closed_form:
         return {**sized, **solved, **_COMMON, "augment": "none"}
     settings = {**method.effort_settings, **given.get("settings", {})}
-    if any(item.name == "weighting" for item in fields(method.settings_type())):
+    named = given.get("weighting", AS_THE_METHOD) != AS_THE_METHOD
+    if not named and "weighting" in setting_names(method.settings_type()):
         settings = {"weighting": "uniform", **settings}
     return {**sized, **effort.trained, **({"settings": settings} if settings else {})}
 

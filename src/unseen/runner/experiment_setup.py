@@ -178,6 +178,7 @@ def local_plan(config: RunConfig) -> LocalTrainingConfig:
         head_lr=config.head_lr,
         sharpness=config.sharpness,
         rho=config.rho,
+        keep_state=config.keep_optimizer_state,
     )
 
 

@@ -52,6 +52,7 @@ def finalize(setup: Setup, loop: ServerLoop) -> dict[str, Any]:
         **validation_domains(config),
         "seed": config.seed,
         "rounds": config.rounds,
+        "client_weights": experiment.method.weights_text,
         **outcome,
         "seconds": round(checkpoint.seconds, 3),
         "privacy": list(dict.fromkeys(line["kind"] for line in outcome["left"])),

@@ -57,6 +57,20 @@ def check_merging(config: RunConfig, method: Method[Any], protection: Protection
         _check_robust(config)
 
 
+def check_weighting(config: RunConfig, protection: Protection[Any]) -> None:
+    """Refuse weights by samples where every client counts once whatever it has."""
+    if config.weighting != "samples":
+        return
+    cause = f"--protect {protection.name}" if protection.equal_weights else ""
+    if not isinstance(make_aggregator(config.aggregate, config.aggregate_settings), Mean):
+        cause = f"--aggregate {config.aggregate}"
+    if cause:
+        raise UsageError(
+            f"--weighting samples has no effect with {cause}, which counts every client once: use "
+            "--weighting uniform or method"
+        )
+
+
 def _check_robust(config: RunConfig) -> None:
     """Refuse what else is averaged by other means than the aggregator."""
     if config.head != "random":
@@ -78,10 +92,5 @@ def _check_robust(config: RunConfig) -> None:
 
 def explain_no_average(method: Method[Any]) -> str:
     """Explain why a method's server half is no average of states that another could replace."""
-    if method.topology == "serial":
-        return "its model passes from one client to the next, and nothing is averaged"
-    if method.topology == "pooled":
-        return "it pools all data in one place, and nothing is averaged"
-    if method.surgery is not None:
-        return "it combines updates by their inner products"
-    return method.no_average
+    surgery = "it combines updates by their inner products" if method.surgery is not None else ""
+    return method.explain_no_clients() or surgery or method.no_average

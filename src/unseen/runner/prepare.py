@@ -27,7 +27,7 @@ from unseen.models.weight_sources import InitialWeights, find_initial_weights
 from unseen.privacy import PlannedRun, Protection, make_protection
 from unseen.runner.augmentation_checks import check_augmentation, default_augmentation
 from unseen.runner.experiment_setup import averages_products, local_plan, make_experiment
-from unseen.runner.merging_checks import check_merging
+from unseen.runner.merging_checks import check_merging, check_weighting
 from unseen.training import (
     GRADIENT_RULES,
     check_precision,
@@ -203,7 +203,7 @@ def partition_config(config: RunConfig) -> PartitionConfig:
 
 def check_names(config: RunConfig) -> tuple[Method[Any], Protection[Any]]:
     """Make method and protection; refuse unknown names, and a protection that does not support the method."""
-    method = make_method(config.method, config.settings)
+    method = make_method(config.method, config.settings, weighting=config.weighting)
     protection = make_protection(config.protect, config.protect_settings)
     reason = protection.incompatibility(method.traits)
     if reason is not None:
@@ -233,6 +233,9 @@ def check_names(config: RunConfig) -> tuple[Method[Any], Protection[Any]]:
             f"--update-dtype is for updates that are sent as they are, not with --protect {config.protect}"
         )
     _check_batch_norm(config, method)
+    if config.keep_optimizer_state and method.own_optimizers:
+        raise UsageError(f"--keep-optimizer-state cannot act on {method.name}: {method.own_optimizers}")
+    check_weighting(config, protection)
     check_merging(config, method, protection)
     local_plan(config)
     return method, protection

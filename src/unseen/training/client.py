@@ -22,9 +22,12 @@ from unseen.seeding import torch_generator
 from unseen.training.feature_augment import FeatureAugmenter
 from unseen.training.gradient_rules import GRADIENT_RULES, clip_gradients, perturbed
 from unseen.training.local_config import LocalTrainingConfig
+from unseen.training.optimizer_state import load_state, pick_state, read_state
 from unseen.training.optimizers import FlatOptimizer, make_optimizer, scale_rates
 from unseen.training.preprocessing import PREPARED_AT_ONCE, Preprocessor, batch_positions, count_batches
 
+OPTIMIZER_STATE = "optimizer state"
+"""Start of the keys in a client's state under which `--keep-optimizer-state` keeps its optimizers."""
 Loss = Callable[[Batch], Tensor]
 AdjustGradient = Callable[[Tensor, Tensor], None]
 Draw = Callable[..., Iterator[Tensor]]
@@ -75,6 +78,7 @@ class ClientWork:
     differentiate how `fit` computes gradients instead of a backward pass; set by protections (DP-SGD)
     head          places of the deployed network's head in the flat parameters
     augmenter     augmentations inside the network, attached to it while the client trains
+    kept_optimizers  whether `fit` kept the state of its optimizers for the next round
     secret_seed   a secret that takes the place of `seed` in the client's own draws; set by protections
     """
 
@@ -96,6 +100,7 @@ class ClientWork:
     head: Sequence[slice] = ()
     augmenter: FeatureAugmenter | None = None
     secret_seed: int | None = None
+    kept_optimizers: bool = False
     _steps: int = 0
     _samples_seen: int = 0
     _loss_sum: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
@@ -168,6 +173,7 @@ class ClientWork:
         """Train the shared module on `loss`.
 
         plan             the client's own unless given
+        purpose          names the pass; where optimizers keep their state over rounds, by purpose
         samples          the client's training samples unless given
         companions       modules that are also trained and stay on the client (bound to flat states)
         adjust_gradient  called with the flat parameters and gradient of the shared module before every step,
@@ -194,6 +200,8 @@ class ClientWork:
             )
             for flat in trained
         ]
+        if plan.keep_state:
+            self._load_optimizers(optimizers, purpose)
         for flat in trained:
             flat.module.train()
         for batch in self.batches(plan=plan, purpose=purpose, samples=samples, optimizers=optimizers):
@@ -207,6 +215,29 @@ class ClientWork:
             for optimizer in optimizers:
                 optimizer.step()
             self.meter(value, batch)
+        if plan.keep_state:
+            self._keep_optimizers(optimizers, purpose)
+
+    def _load_optimizers(self, optimizers: Sequence[FlatOptimizer], purpose: str) -> None:
+        """Let optimizers continue where the client's latest round left them."""
+        for place, optimizer in enumerate(optimizers):
+            load_state(optimizer, pick_state(self.state, _optimizer_key(purpose, place)))
+
+    def _keep_optimizers(self, optimizers: Sequence[FlatOptimizer], purpose: str) -> None:
+        """Keep the optimizers' state for the client's next round, unless it is not finite.
+
+        Training that diverged would leave a state with which every later round diverges too.
+        """
+        for key in [key for key in self.state if key.startswith(f"{OPTIMIZER_STATE} of {purpose}, ")]:
+            del self.state[key]
+        found = {
+            _optimizer_key(purpose, place) + name: value
+            for place, optimizer in enumerate(optimizers)
+            for name, value in read_state(optimizer).items()
+        }
+        self.kept_optimizers = True
+        if all(_all_finite(value) for value in found.values()):
+            self.state.update(found)
 
     def _gradient_rule(self, plan: LocalTrainingConfig, trained: Sequence[FlatState]) -> Differentiate:
         """Return how a batch's gradient is computed: as the protection or the plan's rule demands."""
@@ -247,6 +278,10 @@ class ClientWork:
             extras=extras or {},
             diagnostics=diagnostics or {},
         )
+
+
+def _optimizer_key(purpose: str, place: int) -> str:
+    return f"{OPTIMIZER_STATE} of {purpose}, module {place}: "
 
 
 @contextmanager

@@ -31,6 +31,7 @@ class LocalTrainingConfig:
     head_lr            factor of the learning rate for the head
     sharpness          a name in `GRADIENT_RULES`: at which point a batch's gradient is computed
     rho                radius of that rule; None = its default
+    keep_state         whether a client's optimizer continues with the state of the client's latest round
     round              the round, in a configuration from `in_round` whose learning rate changes within it
     """
 
@@ -51,6 +52,7 @@ class LocalTrainingConfig:
     head_lr: float = 1.0
     sharpness: str = "none"
     rho: float | None = None
+    keep_state: bool = False
     round: int | None = None
 
     def __post_init__(self) -> None:
@@ -77,6 +79,11 @@ class LocalTrainingConfig:
         _require(
             self.rho is None or GRADIENT_RULES[self.sharpness].perturbation is not None,
             "--rho is the radius of a sharpness rule: name one with --sharpness sam",
+        )
+        _require(
+            not self.keep_state or OPTIMIZERS[self.optimizer].has_state(self),
+            f"--keep-optimizer-state has no effect: {self.optimizer} without momentum has no state; use "
+            "--momentum or another --optimizer",
         )
         if self.schedule_per not in UNITS:
             raise unknown_name("unit of the schedule", self.schedule_per, UNITS)

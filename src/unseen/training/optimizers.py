@@ -20,6 +20,7 @@ from torch import Tensor
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Range
 from unseen.registry import Registry
+from unseen.training.optimizer_state import load_state, pick_state, read_state
 
 if TYPE_CHECKING:
     from unseen.training.local_config import LocalTrainingConfig
@@ -75,6 +76,18 @@ class FlatSGD:
         """Change the learning rate; the momentum stays as it is."""
         self.lr = self._full_lr * factor
 
+    def read_state(self) -> dict[str, Tensor]:
+        """Copy the velocity; without momentum there is none."""
+        if self._velocity is None or not self.momentum:
+            return {}
+        return {"velocity": self._velocity.to("cpu", copy=True)}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Continue with a velocity."""
+        if "velocity" in state:
+            self._velocity = self.gradient if self.in_gradient else torch.empty_like(self.gradient)
+            self._velocity.copy_(state["velocity"])
+
     def clear(self) -> None:
         """Set the gradient to zero, or to its momentum."""
         if self.in_gradient and self._velocity is not None:
@@ -104,7 +117,7 @@ class FlatTorchOptimizer:
     def __init__(
         self, kind: type[torch.optim.Optimizer], parameters: Tensor, gradient: Tensor, **options: Any
     ) -> None:
-        parameter = parameters.detach().requires_grad_()
+        self._parameter = parameter = parameters.detach().requires_grad_()
         parameter.grad = self.gradient = gradient
         self.optimizer = kind([parameter], **options)
         self._full_lr: float = self.optimizer.param_groups[0]["lr"]
@@ -112,6 +125,24 @@ class FlatTorchOptimizer:
     def scale_lr(self, factor: float) -> None:
         """Change the learning rate; moments stay as they are."""
         self.optimizer.param_groups[0]["lr"] = self._full_lr * factor
+
+    def read_state(self) -> dict[str, Tensor]:
+        """Copy all that the optimizer keeps about its parameter."""
+        kept = self.optimizer.state[self._parameter]
+        other = [name for name, value in kept.items() if not isinstance(value, Tensor)]
+        if other:
+            raise UsageError(
+                f"{type(self.optimizer).__name__} keeps {', '.join(other)} as something other than a tensor, "
+                "so its state cannot be kept: leave out --keep-optimizer-state"
+            )
+        return {name: value.detach().to("cpu", copy=True) for name, value in kept.items()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Continue with moments and step count; counts of no dimension stay in main memory as in torch."""
+        device = self._parameter.device
+        for name, value in state.items():
+            place = device if value.ndim else torch.device("cpu")
+            self.optimizer.state[self._parameter][name] = value.to(place, copy=True)
 
     def clear(self) -> None:
         """Set the gradient to zero."""
@@ -141,6 +172,19 @@ class JoinedOptimizer:
     def scale_lr(self, factor: float) -> None:
         """Change the learning rates of all parts by the same factor."""
         scale_rates(self.parts, factor)
+
+    def read_state(self) -> dict[str, Tensor]:
+        """Copy the state of all parts, under the number of each."""
+        return {
+            f"{number} {name}": value
+            for number, part in enumerate(self.parts)
+            for name, value in read_state(part).items()
+        }
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Continue with the state of all parts."""
+        for number, part in enumerate(self.parts):
+            load_state(part, pick_state(state, f"{number} "))
 
 
 def scale_rates(optimizers: Sequence[FlatOptimizer], factor: float) -> None:
@@ -178,6 +222,10 @@ class Optimizer:
             self.kind, parameters, gradient, lr=config.lr, weight_decay=config.weight_decay, **self.options
         )
 
+    def has_state(self, config: LocalTrainingConfig) -> bool:
+        """Return whether a step depends on more than the weights and the gradient."""
+        return True
+
     def effective_steps(self, steps: int, *, momentum: float) -> float:
         """Count the effective steps of FedNova, see `effective_steps`, where the optimizer sums gradients."""
         return effective_steps(steps, momentum=momentum)
@@ -187,6 +235,10 @@ class _SGD(Optimizer):
     """SGD in its fast implementation, with the run's momentum."""
 
     nesterov: ClassVar[bool] = False
+
+    def has_state(self, config: LocalTrainingConfig) -> bool:
+        """Return whether there is momentum."""
+        return config.momentum > 0
 
     def build(
         self, config: LocalTrainingConfig, parameters: Tensor, gradient: Tensor, *, in_gradient: bool
@@ -316,7 +368,8 @@ def effective_steps(steps: int, *, momentum: float) -> float:
 def require_sums_of_gradients(config: LocalTrainingConfig, *, method: str) -> None:
     """Refuse, on behalf of `method`, an optimizer that rescales gradients: it has no such a_j.
 
-    A learning rate that changes within a round is refused too: the a_j count every step the same.
+    A learning rate that changes within a round is refused too: the a_j count every step the same. So is a
+    state kept from earlier rounds: the a_j count the gradients of one round.
     """
     if not OPTIMIZERS[config.optimizer].sums_gradients:
         fitting = [name for name in OPTIMIZERS if OPTIMIZERS[name].sums_gradients]
@@ -328,4 +381,9 @@ def require_sums_of_gradients(config: LocalTrainingConfig, *, method: str) -> No
         raise UsageError(
             f"{method} assumes one learning rate for all steps of a round, which --schedule-per "
             f"{config.schedule_per} changes within it; use --schedule-per round"
+        )
+    if config.keep_state:
+        raise UsageError(
+            f"{method} computes a client's mean gradient from its update, which momentum of earlier rounds "
+            "would be part of: leave out --keep-optimizer-state"
         )

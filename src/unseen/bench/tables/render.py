@@ -125,23 +125,29 @@ FIELDS = (
 def to_csv(tables: Sequence[ResultsTable]) -> str:
     """Write all tables, one line per cell; `held_out` is "mean" for the mean over domains.
 
-    Values are fractions, empty where unknown.
+    Values are fractions, empty where unknown. Where rows name the weights of clients, a last field has them.
 
     Published lines appear once, with the paper's own selection rule.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(FIELDS)
+    weights = any(table.names_weights for table in tables)
+    writer.writerow((*FIELDS, *(["weights"] if weights else [])))
+
+    def write(row: TableRow, table: ResultsTable, *, selection: str, published: str) -> None:
+        for line in _lines(row, table, selection=selection, published=published):
+            writer.writerow([*line, *([row.weights] if weights else [])])
+
     for table in tables:
         for row in table.rows:
-            writer.writerows(_lines(row, table, selection=table.rule, published=""))
+            write(row, table, selection=table.rule, published="")
     shown = set()
     for table in tables:
         found = table.published
         if found is not None and (table.model, found.source) not in shown:
             shown.add((table.model, found.source))
             for row in found.rows:
-                writer.writerows(_lines(row, table, selection=found.selection, published=found.source))
+                write(row, table, selection=found.selection, published=found.source)
     return text.getvalue()
 
 

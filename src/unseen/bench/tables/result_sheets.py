@@ -13,11 +13,17 @@ from unseen.report.formatting import NOTHING
 
 MARKS = {"better": "*", "worse": "†", "": ""}
 PUBLISHED = " (published)"
+WEIGHTS = "weights"
+WEIGHTS_NOTE = (
+    "Weights of the clients in the average: by their number of samples, or uniform; rows with different ones "
+    "differ in more than the method."
+)
 
 
 def table_sheet(table: ResultsTable) -> Sheet:
     """Format the table of one selection rule; with a column of runs if some are missing."""
-    headers = ["method", *table.columns, "mean", *([] if table.complete else ["runs"])]
+    weights = [WEIGHTS] if table.names_weights else []
+    headers = ["method", *weights, *table.columns, "mean", *([] if table.complete else ["runs"])]
     groups = [("", tuple(_line(row, table) for row in table.rows))]
     found = table.published
     if found is not None and found.rows:
@@ -34,14 +40,21 @@ def rules_sheet(tables: Sequence[ResultsTable]) -> Sheet:
     """Format the mean over the held-out domains under all selection rules, side by side."""
     first = tables[0]
     lines = tuple(
-        (Text(row.name), *(_cell(table.rows[place].mean, table, planned=table.planned) for table in tables))
+        (
+            *_named(row, first),
+            *(_cell(table.rows[place].mean, table, planned=table.planned) for table in tables),
+        )
         for place, row in enumerate(first.rows)
     )
     model = f", {first.model}" if first.model else ""
     note = " ".join(rule_sentence(table.rule) for table in tables)
     return Sheet(
         f"Mean held-out {unit_text(first.metric)}{model}, by every selection rule",
-        ("method", *(rule_label(table.rule) for table in tables)),
+        (
+            "method",
+            *([WEIGHTS] if first.names_weights else []),
+            *(rule_label(table.rule) for table in tables),
+        ),
         (("", lines),),
         note,
     )
@@ -50,7 +63,7 @@ def rules_sheet(tables: Sequence[ResultsTable]) -> Sheet:
 def _line(row: TableRow, table: ResultsTable) -> Line:
     cells = [_cell(cell, table, planned=table.seeds) for cell in row.cells]
     runs = [] if table.complete else [Text(f"{row.runs} of {table.planned}")]
-    return (Text(row.name), *cells, _cell(row.mean, table, planned=0), *runs)
+    return (*_named(row, table), *cells, _cell(row.mean, table, planned=0), *runs)
 
 
 def _published(row: TableRow, table: ResultsTable) -> Line:
@@ -58,7 +71,13 @@ def _published(row: TableRow, table: ResultsTable) -> Line:
         Text(estimate_text(cell.estimate, table.metric, decimals=row.decimals))
         for cell in (*row.cells, row.mean)
     ]
-    return (Text(row.name + PUBLISHED), *cells, *([] if table.complete else [Text(NOTHING)]))
+    name, *weights = _named(row, table)
+    return (Text(name.text + PUBLISHED), *weights, *cells, *([] if table.complete else [Text(NOTHING)]))
+
+
+def _named(row: TableRow, table: ResultsTable) -> Line:
+    """Return the first cells of a line: the method, and its clients' weights where the table has them."""
+    return (Text(row.name), *([Text(row.weights or NOTHING)] if table.names_weights else []))
 
 
 def _cell(cell: TableCell, table: ResultsTable, *, planned: int) -> Text:
@@ -78,6 +97,8 @@ def _note(table: ResultsTable) -> str:
             f"{MARKS['better']} significantly better, {MARKS['worse']} significantly worse than {name} "
             f"(paired t-test over domains and seeds, Holm, p < {LEVEL:g})."
         )
+    if table.names_weights:
+        parts.append(WEIGHTS_NOTE)
     if not table.complete:
         parts.append(
             "Runs are missing: a number in brackets says how many a cell has, and only cells with the most "

@@ -29,6 +29,7 @@ class TableRow:
     """One method: a cell per column, their mean, and the number of runs.
 
     decimals  decimal places that a published row is printed with
+    weights   weights of the clients; empty where the grid does not name them
     """
 
     label: str
@@ -37,6 +38,7 @@ class TableRow:
     mean: TableCell
     runs: int = 0
     decimals: int | None = None
+    weights: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ class ResultsTable:
     def planned(self) -> int:
         """Number of runs of a complete row."""
         return len(self.columns) * self.seeds
+
+    @property
+    def names_weights(self) -> bool:
+        """Whether rows say how clients are weighted."""
+        return any(row.weights for row in self.rows)
 
     @property
     def complete(self) -> bool:
@@ -125,7 +132,8 @@ def _row(study: Study, label: str, rule: str) -> TableRow:
     by_domain = study.by_domain(label, rule)
     cells = tuple(TableCell(mean_and_error(by_domain.get(domain, ()))) for domain in study.domains)
     mean = TableCell(mean_over_domains(study, label, rule))
-    return TableRow(label, display_name(label), cells, mean, len(study.values(label, rule)))
+    runs, weights = len(study.values(label, rule)), study.weights.get(label, "")
+    return TableRow(label, display_name(label), cells, mean, runs, weights=weights)
 
 
 def _mark_best_rows(rows: Sequence[TableRow]) -> list[TableRow]:

@@ -20,6 +20,7 @@ from unseen.aggregation import (
     layer_distances,
     layerwise_weighted_sum,
     select_recorded_layers,
+    unequal_weights,
 )
 from unseen.aggregation.distances import LayerWeighting, divergence_weights
 from unseen.data import Batch
@@ -154,11 +155,18 @@ class CSAC(Method[CSACSettings]):
         url="https://arxiv.org/abs/2110.06736",
     )
     no_average = "it weights every layer by distances of its own"
+    default_weighting = "uniform"
+    fixed_weights = ""
     needs_individual_updates = True
     uses_taps = True
     beyond_losses = "its loss compares the features of a batch as a set"
     mixed_targets = True
     effort_settings: ClassVar[Mapping[str, Any]] = {"acquisition_epochs": 1}
+
+    @property
+    def reweighting(self) -> str:
+        """The rule of equation 4; it starts from the clients' weights."""
+        return "" if self.settings.strategy == "average" else f"then by {self.settings.strategy}"
 
     def training_schedule(
         self, *, rounds: int, local_epochs: int, batches_per_epoch: int | None
@@ -176,12 +184,16 @@ class CSAC(Method[CSACSettings]):
         return self._calibrate(work) if LOCAL_MODEL in work.state else self._acquire(work)
 
     def server(self, work: ServerWork) -> Tensor:
-        """Merge layer by layer: M_l = sum_k p_{l,k} G_{k,l} (eq. 3 and 4)."""
+        """Merge layer by layer: M_l = sum_k p_{l,k} G_{k,l} (eq. 3 and 4).
+
+        Weights by samples enter where the paper has 1 / K: in the mean of eq. 3 and as a factor in eq. 4.
+        """
         settings, updates = self.settings, work.updates
+        start = unequal_weights(updates.samples, self.weighting)
         layers, distances = layer_distances(
-            updates.rows, updates.layout, metric=settings.metric, grouping=settings.layer
+            updates.rows, updates.layout, metric=settings.metric, grouping=settings.layer, weights=start
         )
-        weights = divergence_weights(distances, settings.strategy)
+        weights = divergence_weights(distances, settings.strategy, start=start)
         shown = select_recorded_layers(layers, updates.layout)
         work.diagnostics["layers"] = [layers[position].name for position in shown]
         work.diagnostics["layer_weights"] = [

@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple, cast
 
-import torch
 from torch import Tensor, nn
 
-from unseen.aggregation import ServerWork, Weighting
+from unseen.aggregation import ServerWork, client_weights
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, Uniform, setting
 from unseen.methods.base import Method, Paper, register
@@ -238,11 +237,9 @@ class FedADG(Method[FedADGSettings]):
     sends = ("model weights", "weights of the feature generator", "number of samples")
     in_state = ("model weights", "weights of the feature generator")
     beyond_losses = "it also trains a discriminator on its samples"
-
-    @property
-    def weighting(self) -> Weighting:
-        """Equal weights for all clients (step s3)."""
-        return "uniform"
+    own_optimizers = "it trains three networks in turn, each with an optimizer that starts anew in a round"
+    default_weighting = "uniform"
+    fixed_weights = ""
 
     def training_schedule(
         self, *, rounds: int, local_epochs: int, batches_per_epoch: int | None
@@ -286,8 +283,8 @@ class FedADG(Method[FedADGSettings]):
         return work.update(diagnostics=training.means())
 
     def server(self, work: ServerWork) -> Tensor:
-        """Average F, C and G over the clients with equal weights (step s3)."""
-        return work.updates.mean(torch.ones_like(work.updates.samples))
+        """Average F, C and G over the clients, with equal weights in the paper (step s3)."""
+        return work.updates.mean(client_weights(work.updates.samples, self.weighting))
 
     def _discriminator(self, work: ClientWork, network: Network) -> FlatState | None:
         """Load the client's discriminator from its state, or make a new one in its first round."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unseen.aggregation import ServerWork
+from unseen.aggregation import ServerWork, client_weights
 from unseen.data import Batch
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, Uniform, setting
@@ -91,6 +91,7 @@ class FedDG(Method[FedDGSettings]):
     sends: tuple[str, ...] = ("model weights", "number of samples", SPECTRA)
     of_single_samples = (SPECTRA,)
     beyond_losses = "it sends spectra of its samples"
+    fixed_weights = ""
     mixed_targets = True
 
     def __init__(self, settings: FedDGSettings) -> None:
@@ -124,10 +125,10 @@ class FedDG(Method[FedDGSettings]):
         return "" if fits and bool((spectra >= 0).all()) else "sent spectra that no images have"
 
     def server(self, work: ServerWork) -> Tensor:
-        """Average the client models by samples, and add new spectra to the bank."""
+        """Average the client models, and add new spectra to the bank."""
         collect(work.state, work.updates.clients, work.updates.extras)
         work.diagnostics["spectra in the bank"] = sum(map(len, whole_bank(work.state).values()))
-        return work.updates.mean(work.updates.samples)
+        return work.updates.mean(client_weights(work.updates.samples, self.weighting))
 
 
 class _EpisodicLoss:

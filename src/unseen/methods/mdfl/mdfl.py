@@ -13,7 +13,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 
-from unseen.aggregation import ServerWork
+from unseen.aggregation import ServerWork, client_weights
 from unseen.data import Batch
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, Uniform, setting
@@ -101,6 +101,7 @@ class MDFL(Method[MDFLSettings]):
     )
     sends = ("model weights", "number of samples", SUMS, COUNTS)
     beyond_losses = "it sends statistics of the features of its samples, class by class"
+    fixed_weights = ""
 
     def broadcast(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Send the table of class means and counts; there is none before the first round."""
@@ -135,12 +136,12 @@ class MDFL(Method[MDFLSettings]):
         return "" if int(counts.sum()) == update.samples else "sent class counts of other samples"
 
     def server(self, work: ServerWork) -> Tensor:
-        """Average the client models by samples (equation 2) and update the table."""
+        """Average the client models, by samples in the paper (equation 2), and update the table."""
         merged = merge_statistics(work.updates.extras)
         if merged is not None:
             renew_table(work.state, *merged, momentum=self.settings.momentum)
             work.diagnostics |= transferability(work.state[MEANS], work.state[COUNTS])
-        return work.updates.mean(work.updates.samples)
+        return work.updates.mean(client_weights(work.updates.samples, self.weighting))
 
 
 class _BoDATerm:

@@ -120,6 +120,7 @@ class DPClients(Protection[DPClientsSettings]):
     sends = (WITHIN,)
     draws_clients = True
     sums_only = True
+    equal_weights = True
 
     def incompatibility(self, method: MethodTraits) -> str | None:
         """Accept methods whose server half needs only one mean of states."""

@@ -139,6 +139,11 @@ class Encrypted(Protection[SealingSettings]):
                 "its server half processes single updates in a way that ciphertexts do not support (it needs "
                 "more than a weighted sum with coefficients from their inner products)"
             )
+        if method.surgery is not None and method.weighting == "samples":
+            return (
+                "the client that decides on the inner products does not learn the others' numbers of "
+                "samples: use --weighting uniform or method"
+            )
         return None
 
     def check(self, run: PlannedRun) -> None:
