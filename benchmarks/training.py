@@ -69,13 +69,37 @@ def bare(work: str, threads: int) -> None:
 def ours(work: str, workers: int) -> None:
     """Time whole rounds, from the end of the first to the end of the last."""
     started = time.perf_counter()
-    import numpy as np
-
-    import unseen
     from unseen.callbacks.base import Callback
     from unseen.runs.records import Record
 
-    spec = WORK[work]
+    class Clock(Callback):
+        def __init__(self) -> None:
+            self.marks: list[tuple[float, float, int]] = []
+            self.memory = 0.0
+
+        def on_record(self, record: Record) -> None:
+            if record["event"] == "round":
+                self.marks.append((time.perf_counter(), time.process_time(), record["samples"]))
+                if record["round"] == WORK[work]["rounds"]:
+                    self.memory = memory_of_all_processes()
+
+    clock = Clock()
+    train(work, workers, clock, rounds=WORK[work]["rounds"])
+    seen = sum(samples for _, _, samples in clock.marks[1:])
+    seconds, cpu = (clock.marks[-1][place] - clock.marks[0][place] for place in (0, 1))
+    values: dict[str, Any] = {THROUGHPUT: seen / seconds, "first round after": clock.marks[0][0] - started}
+    values["memory in GB"] = clock.memory
+    if workers == 1:
+        values[PER_CPU] = seen / cpu
+    print(json.dumps(values))
+
+
+def train(work: str, workers: int, callback: Any, *, rounds: int) -> None:
+    """Train on random images of the size of the work, in a temporary folder."""
+    import numpy as np
+
+    import unseen
+
     rng = np.random.default_rng(0)
     if work == "W1":
         count, names = int(1000 / 0.9) + 1, [f"d{number}" for number in range(5)]
@@ -87,42 +111,22 @@ def ours(work: str, workers: int) -> None:
     domains = np.repeat([*names, "held"], [count] * len(names) + [1000])
     images = rng.integers(0, 256, (len(domains), 28, 28), dtype=np.uint8)
     data = unseen.from_arrays(images, rng.integers(0, 10, len(domains)), domains)
-
-    class Clock(Callback):
-        def __init__(self) -> None:
-            self.marks: list[tuple[float, float, int]] = []
-            self.memory = 0.0
-
-        def on_record(self, record: Record) -> None:
-            if record["event"] == "round":
-                self.marks.append((time.perf_counter(), time.process_time(), record["samples"]))
-                if record["round"] == spec["rounds"]:
-                    self.memory = memory_of_all_processes()
-
-    clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         unseen.train(
             data,
             hold_out="held",
             out=Path(folder) / "run",
             model="mnist-cnn",
-            rounds=spec["rounds"],
-            batch_size=spec["batch"],
+            rounds=rounds,
+            batch_size=WORK[work]["batch"],
             lr=0.01,
             momentum=0.5,
             test=0.0,
             workers=workers,
             threads=1,
-            callbacks=clock,
+            callbacks=callback,
             **shared,
         )
-    seen = sum(samples for _, _, samples in clock.marks[1:])
-    seconds, cpu = (clock.marks[-1][place] - clock.marks[0][place] for place in (0, 1))
-    values: dict[str, Any] = {THROUGHPUT: seen / seconds, "first round after": clock.marks[0][0] - started}
-    values["memory in GB"] = clock.memory
-    if workers == 1:
-        values[PER_CPU] = seen / cpu
-    print(json.dumps(values))
 
 
 def memory_of_all_processes() -> float:
