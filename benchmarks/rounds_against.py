@@ -1,6 +1,6 @@
 """Benchmark of two trees round by round: both train at once and take turns, one round each.
 
-    python benchmarks/rounds_against.py --against PATH_TO_OTHER_TREE --out results/performance/rounds_against.json
+    python benchmarks/rounds_against.py --against OTHER_TREE --out results/performance/rounds_against.json
 
 The work is W1 and W2 of training.py, two workers. A round takes a fraction of a second (W2) or a few seconds
 (W1), so that both rounds of a pair meet the same machine, and there are many pairs: on a machine whose speed
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import options, report
+
 from training import TREE, train
 
 PAIRS = {"W2": 150, "W1": 15}
