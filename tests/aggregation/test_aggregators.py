@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from unseen.aggregation import AGGREGATORS, MergingPlan, StepLimit, Updates, make_aggregator
 from unseen.aggregation.aggregators import bound_shares
-from unseen.aggregation.sorting_network import comparisons, sorted_blocks
 from unseen.errors import UnseenError, UsageError
 from unseen.models import Kind, Layout
 
@@ -41,7 +39,7 @@ def literal_scores(rows: Real, liars: int) -> list[float]:
 
 def literal_geometric_median(rows: Real) -> Real:
     point = rows.mean(axis=0)
-    for _ in range(20_000):
+    for _ in range(3_000):
         weights = 1 / np.maximum(np.linalg.norm(rows - point, axis=1), 1e-12)
         point = weights @ rows / weights.sum()
     return point
@@ -84,6 +82,7 @@ def test_krum_and_multi_krum_choose_the_clients_with_the_smallest_scores(rows: T
         assert torch.allclose(combined("multi-krum", rows, liars=liars), mean, rtol=1e-4, atol=1e-5)
 
 
+@settings(max_examples=30)
 @given(matrices())
 def test_the_geometric_median_has_the_smallest_sum_of_distances(rows: Tensor) -> None:
     exact = rows.double().numpy()
@@ -113,21 +112,6 @@ def test_one_liar_of_five_moves_no_robust_rule_far(name: str, size: float, place
     spread = float((honest - honest.mean(0)).norm(dim=1).max())
     assert moved < 2 * spread
     assert float((combined("mean", lying) - honest.mean(0)).norm()) > 10 * spread
-
-
-@pytest.mark.parametrize("rows", range(1, 18))
-def test_a_pruned_network_sorts_at_the_wanted_places(rows: int) -> None:
-    """By the zero-one principle a network that sorts all zeros and ones sorts everything."""
-    if rows <= 12:
-        values = torch.tensor(list(itertools.product([0.0, 1.0], repeat=rows))).t().contiguous()
-    else:
-        values = torch.randn(rows, 4000, generator=torch.Generator().manual_seed(rows))
-    ordered = values.sort(dim=0).values
-    for wanted in {(rows // 2,), (0,), (rows - 1,), tuple(range(rows)), ((rows - 1) // 2, rows // 2)}:
-        for columns, found in sorted_blocks(values, wanted, width=64):
-            for place, each in zip(wanted, found, strict=True):
-                assert torch.equal(each, ordered[place, columns])
-    assert len(comparisons(rows, (rows // 2,))) <= len(comparisons(rows, tuple(range(rows))))
 
 
 # whole states

@@ -1,21 +1,22 @@
 """Robust aggregators: coordinate-wise median and trimmed mean, Krum and multi-Krum, geometric median.
 
-The coordinate-wise rules sort each column's values by a network of vector operations. The others need only
-the Gram matrix of the clients' steps (one blocked pass, in float64) and one weighted sum. Steps are taken
-from the global state: an absurd client spoils its own row of the matrix and no other.
+The coordinate-wise rules leave out extreme values by a network of vector operations. The others need only the
+inner products of the clients' steps (one blocked pass) and one weighted sum. Steps are taken from the global
+state: an absurd client spoils its own row of the matrix and no other.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from unseen.aggregation.aggregators import AGGREGATORS, Aggregator, Combined
 from unseen.aggregation.averaging import weighted_sum
-from unseen.aggregation.gradient_surgery import gram
-from unseen.aggregation.sorting_network import sorted_blocks
+from unseen.aggregation.sorting_network import middle_blocks
+from unseen.aggregation.step_products import squared_distances, step_products
 from unseen.errors import UsageError
 from unseen.hparams import setting
 
@@ -41,8 +42,7 @@ class Median(_RobustAggregator):
 
     def combine(self, rows: Tensor, reference: Tensor) -> Combined:
         """Take the middle value of every column, or the mean of the two middle ones."""
-        middle = tuple(sorted({(len(rows) - 1) // 2, len(rows) // 2}))
-        return Combined(_mean_of_places(rows, middle))
+        return Combined(_mean_of_middle(rows, self.tolerates(len(rows))))
 
 
 @AGGREGATORS.register("trimmed-mean")
@@ -64,8 +64,7 @@ class TrimmedMean(_RobustAggregator):
 
     def combine(self, rows: Tensor, reference: Tensor) -> Combined:
         """Average the values of every column without the smallest and the largest ones."""
-        cut = self.tolerates(len(rows))
-        return Combined(_mean_of_places(rows, tuple(range(cut, len(rows) - cut))))
+        return Combined(_mean_of_middle(rows, self.tolerates(len(rows))))
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,7 @@ class GeometricMedian(_RobustAggregator):
 
     def combine(self, rows: Tensor, reference: Tensor) -> Combined:
         """Run Weiszfeld's algorithm on the clients' shares: distances follow from the Gram matrix."""
-        products = gram(rows, reference, slice(0, rows.shape[1]))
+        products = step_products(rows, reference)
         shares = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)
         for _ in range(self.iterations):
             towards = products @ shares
@@ -169,20 +168,15 @@ class GeometricMedian(_RobustAggregator):
         return Combined(weighted_sum(rows, shares), shares)
 
 
-def squared_distances(rows: Tensor, reference: Tensor) -> Tensor:
-    """Compute ||w_i - w_j||^2 of all pairs from the Gram matrix of the steps: float64 (clients x clients)."""
-    products = gram(rows, reference, slice(0, rows.shape[1]))
-    lengths = products.diagonal()
-    squares = (lengths[:, None] + lengths - 2 * products).clamp_(min=0)
-    return squares.fill_diagonal_(0)
-
-
-def _mean_of_places(rows: Tensor, places: tuple[int, ...]) -> Tensor:
-    """Average the values at some positions of every column in ascending order."""
+def _mean_of_middle(rows: Tensor, cut: int) -> Tensor:
+    """Average the values of every column without its `cut` smallest and `cut` largest."""
     merged = torch.empty_like(rows[0])
-    for columns, values in sorted_blocks(rows, places):
-        total = values[0]
-        for each in values[1:]:
+    into = merged.numpy()
+    for columns, (first, *others) in middle_blocks(rows, cut):
+        total = into[columns]
+        np.copyto(total, first)
+        for each in others:
             total += each
-        torch.mul(total, 1 / len(places), out=merged[columns])
+        if others:
+            total *= 1 / (1 + len(others))
     return merged
