@@ -32,7 +32,14 @@ WHERE = ("data_root", "device", "workers", "threads", "engine", "effort")
 part of a run's identity."""
 PROTECTION = ("protect", "protect_settings")
 """Fields about protection; a run without protection keeps the identity from before they existed."""
-TABLES = ("settings", "schedule_settings", "average_settings", "aggregate_settings", "protect_settings")
+TABLES = (
+    "settings",
+    "data_settings",
+    "schedule_settings",
+    "average_settings",
+    "aggregate_settings",
+    "protect_settings",
+)
 """Fields that are TOML tables in the file."""
 LATER: dict[str, Any] = {
     "update_dtype": "float32",
@@ -61,6 +68,11 @@ LATER: dict[str, Any] = {
     "clip_update": None,
     "weighting": "method",
     "keep_optimizer_state": False,
+    "split": "sample",
+    "group_column": "",
+    "group_pattern": "",
+    "samples_per_domain": None,
+    "data_settings": {},
 }
 """Fields that were added later: at these values they leave a run's identity as it was without them."""
 LATER_PROTECTION: dict[str, Any] = {"batch_seed": "secret"}
@@ -142,6 +154,29 @@ class RunConfig:
     skip_unreadable: bool = option(False, "Skip unreadable image files instead of stopping.", DATA)
     validation: float = option(0.1, "Fraction of each source domain kept for model selection.", DATA)
     test: float = option(0.1, "Fraction of each source domain kept for in-domain accuracy.", DATA)
+
+    group_column: str = option(
+        "", "Tables: the column that names a row's group (patient), which splits keep together.", DATA
+    )
+    group_pattern: str = option(
+        "",
+        "Folders: regular expression on file names; what its first parentheses match is the group, which "
+        "splits keep together.",
+        DATA,
+        metavar="REGEX",
+    )
+    split: str | None = option(
+        None,
+        "Draw validation and test sample by sample, or by whole groups (default where groups are named).",
+        DATA,
+        choices=("sample", "group"),
+    )
+    data_settings: Mapping[str, Any] = option(
+        dict, "A setting of a named data set (repeatable).", DATA, flag="--set-data", metavar="KEY=VALUE"
+    )
+    samples_per_domain: int | None = option(
+        None, "Use at most this many samples of every domain, the same number of each class.", DATA
+    )
 
     partition: str = option(
         "domain", "How samples are divided among clients.", CLIENTS, registry="partitions"
@@ -328,6 +363,9 @@ class RunConfig:
             f"--lora-rank must be at least 1, not {self.lora_rank}": self.lora_rank >= 1,
             f"--lora-alpha must be above 0, not {self.lora_alpha}": self.lora_alpha > 0,
             f"--views must be at least 1, not {self.views}": self.views is None or self.views >= 1,
+            f"--samples-per-domain must be at least 1, not {self.samples_per_domain}": (
+                self.samples_per_domain is None or self.samples_per_domain >= 1
+            ),
             "name at least one domain with --hold-out": len(self.hold_out) >= 1,
             f"--selection {self.selection} needs validation domains: name them with --validate-on": (
                 len(self.validate_on) >= 1 or not needs_validation_domains(self.selection)
@@ -342,7 +380,8 @@ class RunConfig:
         """Build a configuration from a file's or a caller's values; unknown options are refused.
 
         Without held-out domains, those of the data set's official split are used, if it has one. Validation
-        domains select the round unless another rule is named.
+        domains select the round unless another rule is named. Where groups are named, by an option or by
+        data with several samples of one original, splits are by group unless `split` says otherwise.
         """
         values = recorded_names(values)
         if isinstance(several := values.get("protect"), list | tuple):
@@ -354,6 +393,15 @@ class RunConfig:
 
             hold_out, validate_on = released_split(str(values.get("data", "")))
             domains |= {"hold_out": hold_out, "validate_on": domains["validate_on"] or validate_on}
+        if values.get("split") is None:
+            from unseen.data.sources import shows_originals_again
+
+            grouped = bool(
+                values.get("group_column")
+                or values.get("group_pattern")
+                or shows_originals_again(str(values.get("data", "")))
+            )
+            values = {**values, "split": "group" if grouped else None}
         rule = {"selection": default_rule(validation_domains=bool(domains["validate_on"]))}
         return cls(**{**rule, **values, **domains})
 

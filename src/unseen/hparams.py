@@ -209,6 +209,15 @@ def make_settings(kind: type[S], given: Mapping[str, Any], *, owner: str) -> S:
     return kind(**{name: _convert(value, hints[name], name) for name, value in given.items()})
 
 
+def non_default_settings(settings: Settings) -> dict[str, Any]:
+    """Return the settings that differ from their defaults."""
+    return {
+        item.name: value
+        for item in fields(settings)
+        if (value := getattr(settings, item.name)) != item.default
+    }
+
+
 class Configurable(Generic[S]):
     """Base class of objects with settings: `class X(Configurable[XSettings])` takes an `XSettings`."""
 

@@ -156,3 +156,16 @@ def test_all_domains(grid):
     assert replace(grid, hold_out=("all",)).on(("a", "b")).hold_out == ("a", "b")
     with pytest.raises(UsageError, match="'0'"):
         grid.on(("a", "b"))
+
+
+def test_jobs_from_before_splits_by_group_keep_their_names():
+    def name(**common: object) -> str:
+        grid = Grid.from_mapping(
+            {"common": {"data": "rotated-mnist", **common}, "methods": {"fedavg": {}}, "hold_out": ["75"]}
+        )
+        return jobs(grid)[0].id
+
+    assert name(split="sample") == "3570f07bf813"
+    assert name() == name(split="group") != name(split="sample")
+    usual = name(data_settings={"direction": "clockwise", "interpolation": "bilinear"})
+    assert usual == name() != name(data_settings={"direction": "counter-clockwise"})

@@ -12,7 +12,8 @@ from PIL import Image
 from unseen.data import SOURCES, DataRequest, list_sources, load_data
 from unseen.data.benchmarks.digits import resize_images, rotate_images, to_rgb
 from unseen.data.benchmarks.image_sets import PACS
-from unseen.errors import UnseenError
+from unseen.errors import UnseenError, UsageError
+from unseen.federation import SplitFractions, split_domain
 
 PACS_DOMAINS, PACS_CLASSES = tuple(PACS.domains), tuple(PACS.classes)
 REAL = os.environ.get("UNSEEN_DATA")
@@ -156,6 +157,53 @@ class TestRotatedMnist:
         image = data.inputs[data.indices("75")[0], :, :, 0].astype(int)
         assert (image[:, 14:].sum() > image[:, :14].sum()) == (side == "right")
 
+    @pytest.mark.parametrize("source", ["rotated-mnist", "rotated-mnist-disjoint", "rotated-digits"])
+    def test_direction_and_interpolation_are_settings(self, tmp_path: Path, source: str) -> None:
+        write_digits(tmp_path, "mnist", (28, 28))
+
+        def load(**settings: str):
+            return load_data(DataRequest(source, root=tmp_path, settings=settings))
+
+        usual, one, other = load(), load(direction="clockwise"), load(direction="counter-clockwise")
+        assert usual.fingerprint in (one.fingerprint, other.fingerprint)
+        assert one.fingerprint != other.fingerprint
+        rows = one.indices("75")
+        upright = one.inputs[one.indices("0")]
+        np.testing.assert_array_equal(upright, other.inputs[other.indices("0")])
+        if source == "rotated-mnist":
+            np.testing.assert_array_equal(other.inputs[rows], rotate_images(upright, -75))
+            np.testing.assert_array_equal(one.inputs[rows], rotate_images(upright, 75))
+        nearest = load(interpolation="nearest")
+        if source == "rotated-mnist":
+            values = {0, *np.unique(upright).tolist()}
+            assert set(np.unique(nearest.inputs).tolist()) <= values
+            assert not set(np.unique(usual.inputs).tolist()) <= values
+        assert nearest.fingerprint != usual.fingerprint != load(interpolation="bicubic").fingerprint
+
+    def test_a_wrong_setting_is_refused_with_the_nearest(self, tmp_path: Path) -> None:
+        write_digits(tmp_path, "mnist", (28, 28))
+        for settings, expected in (
+            ({"direction": "clockwise "}, "unknown value of setting 'direction'"),
+            ({"directon": "clockwise"}, "Did you mean 'direction'"),
+        ):
+            with pytest.raises(UsageError, match=expected):
+                load_data(DataRequest("rotated-mnist", root=tmp_path, settings=settings))
+        with pytest.raises(UsageError, match="--set-data is for named data sets"):
+            load_data(DataRequest(str(tmp_path), settings={"direction": "clockwise"}))
+
+    def test_groups_are_the_original_images(self, tmp_path: Path) -> None:
+        path = write_digits(tmp_path, "mnist", (28, 28))
+        with np.load(path) as arrays:
+            centres = np.concatenate([arrays["train_x"], arrays["test_x"]])[:, 14, 14]
+        for source in ("rotated-mnist", "rotated-mnist-disjoint"):
+            data = load_data(DataRequest(source, root=tmp_path))
+            off = centres[data.split_group_of].astype(int) - data.inputs[:, 14, 14, 0]
+            assert np.abs(off).max() <= 1
+            assert data.repeats_groups == SOURCES[source].grouped == (source == "rotated-mnist")
+        digits = load_data(DataRequest("rotated-digits"))
+        assert sorted(digits.split_group_of) == list(range(1797))
+        assert not SOURCES["rotated-digits"].grouped
+
     def test_too_few_pictures_of_a_digit(self, tmp_path: Path) -> None:
         write_digits(tmp_path, "mnist", (28, 28), train=500)
         assert "100 of each digit" in message("rotated-mnist", tmp_path)
@@ -197,6 +245,25 @@ class TestDigits:
         first = data.indices("usps")[:3]
         assert data.inputs[first, 0, 0].tolist() == [[50] * 3, [51] * 3, [52] * 3]
         assert data.targets[first].tolist() == [0, 1, 2]
+
+    def test_five_domains_with_the_two_of_chars74k(self, tmp_path: Path) -> None:
+        for name, shape in (("mnist", (28, 28)), ("usps", (16, 16)), ("mnistm", (32, 32, 3))):
+            write_digits(tmp_path, name, shape, train=30, test=10)
+        assert "font, scene missing" in message("digits-chars74k", tmp_path)
+        before = load_data(DataRequest("digits", root=tmp_path))
+        write_digits(tmp_path, "font", (32, 32), train=40, test=10)
+        write_digits(tmp_path, "scene", (32, 32, 3), train=10, test=10)
+        data = load_data(DataRequest("digits-chars74k", root=tmp_path))
+        assert data.domains == ("mnist", "mnistm", "usps", "font", "scene")
+        assert data.inputs.shape == (190, 32, 32, 3)
+        assert np.bincount(data.domain_of).tolist() == [40, 40, 40, 50, 20]
+        assert data.name == "digits-chars74k"
+        few = load_data(DataRequest("digits-chars74k", root=tmp_path, samples_per_domain=30))
+        assert {sum(row.values()) for row in few.class_counts().values()} == {30, 20}
+        assert all(len(set(row.values())) == 1 for row in few.class_counts().values())
+        after = load_data(DataRequest("digits", root=tmp_path))
+        assert after.domains == before.domains, "the set of three stays as it was"
+        assert after.fingerprint == before.fingerprint
 
     def test_the_svhn_release_calls_zero_ten(self, tmp_path: Path) -> None:
         from scipy.io import savemat
@@ -301,6 +368,23 @@ class TestRealFiles:
         data = load_data(DataRequest("digits", root=Path(REAL or ""), image_size=16))
         assert {"mnist", "usps"} <= set(data.domains)
         assert (np.bincount(data.targets) > 0).all()
+
+    def test_digits_with_chars74k(self) -> None:
+        root = Path(REAL or "")
+        if len(SOURCES["digits-chars74k"].present_domains(root)) < 5:
+            pytest.skip("UNSEEN_DATA lacks digits of Chars74K")
+        data = load_data(DataRequest("digits-chars74k", root=root, image_size=16, samples_per_domain=400))
+        assert data.class_counts() == {name: dict.fromkeys("0123456789", 40) for name in data.domains}
+
+    def test_the_groups_of_rotated_mnist_are_split_as_a_whole(self) -> None:
+        data = load_data(DataRequest("rotated-mnist", root=Path(REAL or "")))
+        for by_group in (False, True):
+            parts = [
+                split_domain(data, angle, SplitFractions(0.1, 0.0, by_group), seed=0)
+                for angle in data.domains
+            ]
+            assert all((part == parts[0]).all() for part in parts) == by_group
+        assert 60 <= np.count_nonzero(parts[0]) <= 140
 
     def test_pacs(self) -> None:
         data = load_data(DataRequest("pacs", root=Path(REAL or ""), image_size=16))

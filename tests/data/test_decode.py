@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from unseen.data.images.decode import UnreadableImageError, decode_image, describe_image, map_in_threads
+from unseen.data.images.decode import UnreadableImageError, decode_image, inspect_image, map_in_threads
 
 SIDE = 8
 
@@ -60,7 +60,7 @@ def test_sixteen_bit_grey_is_scaled_not_clipped(tmp_path: Path, suffix: str) -> 
     path = save(tmp_path / f"a{suffix}", Image.fromarray(levels))
     decoded = decode_image(path, SIDE)
     np.testing.assert_array_equal(decoded[0, :, 0], [0, 1, 4, 100, 128, 200, 254, 255])
-    assert "16-bit" in describe_image(path)
+    assert "16-bit" in inspect_image(path, 8)[0]
 
 
 def test_float_pictures_on_both_usual_scales(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_float_values_of_no_known_scale_are_refused(tmp_path: Path, bad: float) 
     with pytest.raises(UnreadableImageError, match="grey values"):
         decode_image(path, SIDE)
     with pytest.raises(UnreadableImageError, match="grey values"):
-        describe_image(path)
+        inspect_image(path, 8)
 
 
 def test_palette_colours_and_transparency_on_white(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_palette_colours_and_transparency_on_white(tmp_path: Path) -> None:
     clear = save(tmp_path / "b.png", image, transparency=0)
     assert decode_image(clear, SIDE)[0, 0].tolist() == [255, 255, 255]
     assert decode_image(clear, SIDE)[-1, 0].tolist() == [200, 30, 40]
-    assert "transparent" in describe_image(clear)
+    assert "transparent" in inspect_image(clear, 8)[0]
 
 
 def test_alpha_is_laid_on_white(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_alpha_is_laid_on_white(tmp_path: Path) -> None:
 def test_cmyk(tmp_path: Path) -> None:
     path = save(tmp_path / "a.jpg", Image.new("CMYK", (40, 40), (255, 0, 0, 0)), quality=95)
     assert np.abs(decode_image(path, SIDE)[0, 0].astype(int) - [0, 255, 255]).max() <= 3
-    assert "CMYK" in describe_image(path)
+    assert "CMYK" in inspect_image(path, 8)[0]
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
@@ -118,14 +118,14 @@ def test_exif_rotation_is_undone(tmp_path: Path, mode: str) -> None:
     decoded = decode_image(path, SIDE)
     assert decoded[0].min() > 240
     assert decoded[-1].max() < 15
-    assert "EXIF" in describe_image(path)
+    assert "EXIF" in inspect_image(path, 8)[0]
 
 
 def test_an_animation_gives_its_first_frame(tmp_path: Path) -> None:
     first, second = Image.new("RGB", (SIDE, SIDE), "red"), Image.new("RGB", (SIDE, SIDE), "blue")
     path = save(tmp_path / "a.gif", first, save_all=True, append_images=[second])
     assert decode_image(path, SIDE)[0, 0].tolist() == [255, 0, 0]
-    assert "several frames" in describe_image(path)
+    assert "several frames" in inspect_image(path, 8)[0]
 
 
 def test_a_large_jpeg_reduced_while_decoding_looks_the_same(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_truncated_files_are_refused(tmp_path: Path, suffix: str) -> None:
     with pytest.raises(UnreadableImageError):
         decode_image(path, SIDE)
     with pytest.raises(UnreadableImageError):
-        describe_image(path)
+        inspect_image(path, 8)
 
 
 def test_files_that_are_no_images(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_picture_too_large_to_decode_is_refused(tmp_path: Path, monkeypatch: p
 
 
 def test_an_ordinary_picture_is_not_unusual(tmp_path: Path) -> None:
-    assert describe_image(save(tmp_path / "a.jpg", noise())) == ""
+    assert inspect_image(save(tmp_path / "a.jpg", noise()), 8)[0] == ""
 
 
 def test_parallel_work_keeps_the_order() -> None:

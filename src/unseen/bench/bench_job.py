@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from unseen.aggregation import AGGREGATORS, AVERAGES, make_aggregator, make_average
-from unseen.config import WHERE, RunConfig
+from unseen.config import LATER, WHERE, RunConfig
+from unseen.data.sources import changed_data_settings
 from unseen.hparams import Settings, unstated_settings
 from unseen.methods import METHODS, make_method
 from unseen.privacy import make_protection, protection_type
@@ -64,6 +65,8 @@ class BenchJob:
             ),
         }
         what = {name: value for name, value in what.items() if name not in tables}
+        if config.split == LATER["split"]:
+            del what["split"]  # keeps the name of jobs from before splits by group
         what |= {name: table for name, table in tables.items() if table}
         what["settings"] = _non_default(config.settings, METHODS[config.method].settings_type())
         if "weighting" in what and what["weighting"] == config.settings.get("weighting"):
@@ -100,6 +103,7 @@ def job_config(values: Mapping[str, Any]) -> RunConfig:
     settings = vars(make_method(config.method, config.settings, weighting=config.weighting).settings)
     return config.resolved(
         settings=dict(settings),
+        data_settings=changed_data_settings(config.data, config.data_settings),
         schedule_settings=dict(vars(make_schedule(config.schedule, config.schedule_settings))),
         average_settings=dict(vars(make_average(config.average, config.average_settings))),
         aggregate_settings=dict(vars(make_aggregator(config.aggregate, config.aggregate_settings))),

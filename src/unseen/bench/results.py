@@ -112,7 +112,7 @@ def collect_results(
     plan: JobPlan, store: ResultStore, kept: Mapping[str, JobResult] = MappingProxyType({})
 ) -> list[JobResult]:
     """Collect the finished entries of a plan, in its order; runs on different data are refused."""
-    found, contents = [], dict[tuple[str, int | None], str]()
+    found, contents = [], dict[tuple[object, ...], str]()
     for entry in plan.entries:
         run = store.get(entry.job)
         if run is None:
@@ -120,7 +120,13 @@ def collect_results(
             found += [line] if line else []
             continue
         config = entry.job.config
-        seen = contents.setdefault((config.data, config.image_size), run.fingerprint)
+        read = (
+            config.data,
+            config.image_size,
+            config.samples_per_domain,
+            *sorted(config.data_settings.items()),
+        )
+        seen = contents.setdefault(read, run.fingerprint)
         if seen != run.fingerprint:
             raise UnseenError(
                 f"{entry.job.name} ran on other data than the jobs before it ({config.data} changed): "

@@ -57,6 +57,11 @@ def check_command(  # noqa: PLR0917 (one parameter per option)
     ] = None,
     domain_column: Annotated[str, typer.Option(help="Tables: the column that names the domain.")] = "domain",
     target: Annotated[str, typer.Option(help="Tables: the column to predict.")] = "target",
+    group_column: Annotated[str, typer.Option(help="Tables: the column that names a row's group.")] = "",
+    group_pattern: Annotated[
+        str,
+        typer.Option(help="Folders: regular expression that finds the group in file names.", metavar="REGEX"),
+    ] = "",
     task: Annotated[
         str | None, typer.Option(help="Tables: the task; inferred from the target column if not given.")
     ] = None,
@@ -100,6 +105,8 @@ def check_command(  # noqa: PLR0917 (one parameter per option)
             root=data_root.expanduser() if data_root else None,
             domain_column=domain_column,
             target_column=target,
+            group_column=group_column,
+            group_pattern=group_pattern,
             task=task,
             progress=bar,
         )
@@ -175,6 +182,8 @@ def _next_step(check: DataCheck, request: DataRequest) -> str:
     for option, name in (
         ("--domain-column", "domain_column"),
         ("--target", "target_column"),
+        ("--group-column", "group_column"),
+        ("--group-pattern", "group_pattern"),
         ("--task", "task"),
     ):
         if getattr(request, name) != getattr(defaults, name):

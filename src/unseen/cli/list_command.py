@@ -158,14 +158,23 @@ def list_models(as_json: AsJson = False) -> None:
 
 @app.command("data")
 @with_plugins
-def list_data(as_json: AsJson = False) -> None:
-    """List the named data sets; folders and tables work too.
+def list_data(
+    name: Annotated[str | None, typer.Argument(help="Show the settings of this data set.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the named data sets, or the settings of one; folders and tables work too.
 
-    Example:
+    Examples:
 
         unseen list data
+
+        unseen list data rotated-mnist
     """
     from unseen.data import list_sources
+
+    if name is not None:
+        list_registry("data", name, as_json=as_json)
+        return
 
     rows = [
         (name, source.summary, source.domains, "files needed" if source.needs_files else "included")

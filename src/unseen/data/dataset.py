@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unseen.data.grouping import group_keys
 from unseen.errors import UsageError, unknown_name
 from unseen.tasks import TASKS, Task
 
@@ -47,6 +48,11 @@ class DataSet:
     columns     what the columns of a raw table mean; empty for images and encoded tables
     group_of    for each sample the position of its group in `groups`, -1 for none: groups cut across domains,
                 and the worst of them is reported next to the worst domain; None where the data declares none
+    split_group_of  for each sample the key of its group (original image, patient): samples with the same key
+                are the same thing, in whatever domain, and a split by group never separates them; None where
+                the data names no such groups. It is no part of the fingerprint
+    split_of    for each sample its part (`Split`) where the owner of the samples has decided it, as in a
+                coordinator's placeholder; -1: not decided
     views       0 for ordinary data. With cached features, `inputs` is float16 (n, views, ...): what a frozen
                 network computed from each sample, first as it is and then from augmented versions of it
     """
@@ -63,11 +69,15 @@ class DataSet:
     columns: tuple[Column, ...] = ()
     group_of: Indices | None = None
     groups: tuple[str, ...] = ()
+    split_group_of: Indices | None = None
+    split_of: Indices | None = None
     views: int = 0
 
     def __post_init__(self) -> None:
-        if self.group_of is not None and len(self.group_of) != len(self.targets):
-            raise ValueError("group_of must have the length of targets")
+        for name in ("group_of", "split_group_of", "split_of"):
+            array = getattr(self, name)
+            if array is not None and len(array) != len(self.targets):
+                raise ValueError(f"{name} must have the length of targets")
         if not len(self.inputs) == len(self.targets) == len(self.domain_of):
             raise ValueError("inputs, targets and domain_of must have the same length")
         self.task_type.check_classes(self.name, self.classes)
@@ -86,6 +96,12 @@ class DataSet:
     def has_content(self) -> bool:
         """Whether the samples are here; those of a coordinator's placeholder are at the sites."""
         return any(self.inputs.strides)
+
+    @property
+    def repeats_groups(self) -> bool:
+        """Whether some group for splits has several samples, so that a split by sample may separate it."""
+        keys = self.split_group_of
+        return keys is not None and len(np.unique(keys)) < len(keys)
 
     @property
     def is_measured(self) -> bool:
@@ -177,6 +193,7 @@ def from_arrays(
     domains: npt.NDArray[Any] | Sequence[Any],
     *,
     name: str = "arrays",
+    groups: npt.NDArray[Any] | Sequence[Any] | None = None,
 ) -> DataSet:
     """Create a data set from arrays.
 
@@ -184,6 +201,7 @@ def from_arrays(
              or numbers (n, columns), used as they are
     targets  class names or numbers (integers, booleans, text), or floating point values for regression
     domains  the name of each sample's domain
+    groups   the name of each sample's group (original image, patient), which splits never separate
     """
     inputs, labels, places = np.asarray(inputs), np.asarray(targets), np.asarray(domains).astype(str)
     if not len(inputs) == len(labels) == len(places):
@@ -198,6 +216,8 @@ def from_arrays(
             f"inputs of shape {inputs.shape} and type {inputs.dtype} are neither images (uint8, n x height x "
             "width [x channels]) nor rows of numbers (n x columns)"
         )
+    if groups is not None and len(groups) != len(labels):
+        raise UsageError(f"groups must have the length of targets: {len(labels)}, not {len(groups)}")
     names, domain_of = np.unique(places, return_inverse=True)
     common: dict[str, Any] = {
         "name": name,
@@ -205,6 +225,8 @@ def from_arrays(
         "domain_of": domain_of.astype(np.int64),
         "domains": tuple(names.tolist()),
     }
+    if groups is not None:
+        common["split_group_of"] = group_keys([str(group) for group in np.asarray(groups).tolist()], places)
     if np.issubdtype(labels.dtype, np.floating):
         return DataSet(task="regression", targets=labels.astype(np.float32), **common)
     classes, numbers = np.unique(labels, return_inverse=True)

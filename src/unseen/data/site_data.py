@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unseen.data.dataset import Column, DataSet
+from unseen.data.dataset import Column, DataSet, Indices
 from unseen.errors import UnseenError, unknown_name
 from unseen.tasks import TASKS
 
@@ -24,6 +24,7 @@ class SiteSamples:
 
     unused          columns of a table whose values cannot be used here
     numeric_target  whether a table's classes are numbers, which are sorted as such
+    split_group_of  keys of the samples' groups, as in `DataSet`
     """
 
     site: str
@@ -36,6 +37,7 @@ class SiteSamples:
     columns: tuple[Column, ...] = ()
     unused: tuple[str, ...] = ()
     numeric_target: bool = False
+    split_group_of: Indices | None = None
 
     def counts(self) -> dict[str, int]:
         """Count samples per class; for regression one entry with all of them."""
@@ -63,9 +65,17 @@ class SiteSamples:
             inputs=self.inputs[kept],
             targets=targets,
             classes=classes,
+            split_group_of=None if self.split_group_of is None else self.split_group_of[kept],
             fingerprint=fingerprint_site(self.fingerprint.encode(), targets, classes),
             notes=(*self.notes, f"left out, with fewer than {least} samples: {', '.join(small)}"),
         )
+
+    def with_groups_identified(self) -> SiteSamples:
+        """Make the groups part of the fingerprint, for a split that depends on them."""
+        if self.split_group_of is None:
+            return self
+        whole = fingerprint_site(self.fingerprint.encode(), self.split_group_of, self.classes)
+        return replace(self, fingerprint=whole)
 
     def as_data_set(self, *, name: str, domains: tuple[str, ...], classes: tuple[str, ...]) -> DataSet:
         """Number targets and domain as the federation does."""
@@ -87,6 +97,7 @@ class SiteSamples:
             notes=self.notes,
             fingerprint=self.fingerprint,
             columns=self.columns,
+            split_group_of=self.split_group_of,
         )
 
 
@@ -105,6 +116,7 @@ def select_site(data: DataSet, site: str, *, source: str) -> SiteSamples:
         fingerprint=fingerprint_site(inputs.tobytes(), targets, data.classes),
         notes=data.notes,
         columns=data.columns,
+        split_group_of=None if data.split_group_of is None else data.split_group_of[rows],
     )
 
 

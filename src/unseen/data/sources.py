@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from unseen.data.dataset import DataSet
 from unseen.data.formats import FORMATS, DataFormat, find_format
 from unseen.data.site_data import SiteSamples, select_site
 from unseen.errors import UnseenError, UsageError, unknown_name
+from unseen.hparams import Settings, make_settings, non_default_settings
 from unseen.registry import Registry
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ class DataRequest:
     image_size  side of the squares that images are resized to; None keeps the source's own default
     skip_unreadable  leave unreadable image files out with a note (`--skip-unreadable`) instead of failing
     task        None: a table decides by its target column
+    group_column  tables: the column that names each row's group, which splits never separate; empty: none
+    group_pattern  folders: a regular expression whose first capture in a file's name is its group
+    samples_per_domain  keep at most so many samples of every domain, balanced by class; None: all
+    settings    `--set-data`: settings of a named data set, such as the direction of rotation
     """
 
     source: str
@@ -44,6 +49,10 @@ class DataRequest:
     domain_column: str = "domain"
     target_column: str = "target"
     task: str | None = None
+    group_column: str = ""
+    group_pattern: str = ""
+    samples_per_domain: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     progress: Progress = no_progress
 
     @property
@@ -61,6 +70,9 @@ class Source:
     photo_side   finds the side of its photographs, which may be resized at will; None where it has none
     hold_out     domains that the release keeps for its test, held out where the user names none
     validate_on  domains that the release keeps to choose a model by
+    settings     what `--set-data` may set
+    grouped      whether several samples show the same original, so that splits are by group unless the user
+                 says otherwise
     """
 
     load: Callable[[DataRequest], DataSet]
@@ -71,6 +83,12 @@ class Source:
     photo_side: Callable[[DataRequest, Collection[str]], int] | None = None
     hold_out: tuple[str, ...] = ()
     validate_on: tuple[str, ...] = ()
+    settings: type[Settings] = Settings
+    grouped: bool = False
+
+    def settings_type(self) -> type[Settings]:
+        """Return the settings, for `unseen list data NAME`."""
+        return self.settings
 
     def present_domains(self, root: Path | None) -> tuple[str, ...]:
         """List the domains that can be loaded from a data root, judged by its folders."""
@@ -92,9 +110,13 @@ SOURCES: Registry[Source] = Registry("data set", group="unseen.data", builtin=("
 def load_data(request: DataRequest) -> DataSet:
     """Load a data set by its name or, for a file or folder, by its format."""
     _check_image_size(request)
+    from unseen.data.subsampling import subsample
+
     if request.source in SOURCES:
-        return SOURCES[request.source].load(request)
-    return _require_format(request).load(request)
+        return subsample(SOURCES[request.source].load(request), request.samples_per_domain)
+    found = _require_format(request)
+    changed_data_settings(request.source, request.settings)
+    return subsample(found.load(request), request.samples_per_domain)
 
 
 def photo_side(request: DataRequest, without: Collection[str] = ()) -> int:
@@ -111,9 +133,37 @@ def photo_side(request: DataRequest, without: Collection[str] = ()) -> int:
 def load_site(site: str, request: DataRequest) -> SiteSamples:
     """Load the samples of one site of a federation, from its own files or from a named data set."""
     _check_image_size(request)
+    from unseen.data.subsampling import subsample_site
+
     if request.source in SOURCES and not request.path.exists():
-        return select_site(SOURCES[request.source].load(request), site, source=request.source)
-    return _require_format(request).load_site(site, request)
+        samples = select_site(SOURCES[request.source].load(request), site, source=request.source)
+    else:
+        changed_data_settings(request.source, request.settings)
+        samples = _require_format(request).load_site(site, request)
+    return subsample_site(samples, request.samples_per_domain)
+
+
+def changed_data_settings(source: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Check what `--set-data` gives and return the settings that differ from their defaults."""
+    if not given:
+        return {}
+    if source not in SOURCES:
+        raise UsageError(
+            f"--set-data is for named data sets, and {source} is none; see `unseen list data NAME`"
+        )
+    return non_default_settings(_make_settings(source, given))
+
+
+D = TypeVar("D", bound=Settings)
+
+
+def data_settings(request: DataRequest, kind: type[D]) -> D:
+    """Return the settings of a named data set, as a request gives them."""
+    return make_settings(kind, request.settings, owner=f"data set {request.source!r}")
+
+
+def _make_settings(source: str, given: Mapping[str, Any]) -> Settings:
+    return make_settings(SOURCES[source].settings, given, owner=f"data set {source!r}")
 
 
 def _check_image_size(request: DataRequest) -> None:
@@ -140,6 +190,11 @@ def released_split(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if name not in SOURCES:
         return (), ()
     return SOURCES[name].hold_out, SOURCES[name].validate_on
+
+
+def shows_originals_again(name: str) -> bool:
+    """Check whether a named data set has several samples of the same original image."""
+    return name in SOURCES and SOURCES[name].grouped
 
 
 def list_sources() -> list[tuple[str, Source]]:

@@ -69,11 +69,27 @@ def check_data(request: DataRequest) -> DataCheck:
         problem="" if len(data.domains) > 1 else _one_domain(data),
         unreadable={},
         unusual={},
-        warnings=tuple(balance_warnings(counts)),
+        warnings=(*balance_warnings(counts), *_warn_of_copies(data)),
         notes=data.notes,
         hold_out=hold_out,
         validate_on=validate_on,
         groups=data.groups,
+    )
+
+
+def _warn_of_copies(data: DataSet) -> list[str]:
+    """Warn about images that are in several domains, or that a split may separate."""
+    if not data.is_image or data.is_measured:
+        return []
+    from unseen.data.copies import copy_warnings, find_copies, make_thumbnails
+
+    domains = [data.domains[number] for number in data.domain_of.tolist()]
+    return copy_warnings(
+        find_copies(make_thumbnails(data.inputs)),
+        names=[f"sample {row} ({domain})" for row, domain in enumerate(domains)],
+        domains=domains,
+        groups=None if data.split_group_of is None else data.split_group_of.tolist(),
+        option="groups (`from_arrays(groups=...)`, --group-pattern)",
     )
 
 

@@ -26,14 +26,14 @@ from unseen.deploy.peer_keys import SiteIdentity
 from unseen.deploy.privacy_budget import SiteBudget, require_noise_at_client
 from unseen.deploy.safe_names import require_safe_name, shown
 from unseen.deploy.site_policy import SitePolicy, read_policy
-from unseen.deploy.site_summary import SiteSummary
+from unseen.deploy.site_summary import SiteSummary, count_splits
 from unseen.deploy.table_job import apply_encoding
 from unseen.devices import choose_device
 from unseen.engine import Experiment, RoundStart, Workspace
 from unseen.engine.experiment import EvaluationSet
 from unseen.engine.resources import keep_freed_memory
 from unseen.errors import UnseenError, UsageError
-from unseen.federation import SplitFractions, site_federation
+from unseen.federation import site_federation
 from unseen.methods import make_method
 from unseen.models import model_digest
 from unseen.models.weight_sources import require_same_weights
@@ -41,7 +41,7 @@ from unseen.printable import printable
 from unseen.privacy import make_protection
 from unseen.privacy.answer_journal import FileJournal, own_secret
 from unseen.runner.experiment_setup import make_experiment
-from unseen.runner.prepare import data_request, partition_config
+from unseen.runner.prepare import data_request, partition_config, split_fractions
 from unseen.runner.start_record import TABLE_SUMS
 from unseen.runs.checkpoint import StateStore, protection_key
 from unseen.runs.records import plain
@@ -97,6 +97,8 @@ class Site:
             request = replace(data_request(replace(config, data_root=None)), source=self.data)
             samples = load_site(self.name, request).without_small_classes(min_group)
             samples = without_small_levels(samples, min_group)
+            if config.split == "group":
+                samples = samples.with_groups_identified()
         except SiteTableError:
             raise
         except UnseenError as error:
@@ -127,7 +129,10 @@ class Site:
         if what == "census":
             config = RunConfig.from_mapping(request.header["config"])
             self.check_job(policy, config)
-            summary = SiteSummary.of(self.samples(config, min_group=policy.min_group)).to_dict()
+            samples = self.samples(config, min_group=policy.min_group)
+            trains = self.name not in (*config.hold_out, *config.validate_on)
+            splits = count_splits(samples, split_fractions(config), seed=config.seed) if trains else None
+            summary = SiteSummary.of(samples, splits).to_dict()
             return SiteMessage({"site": self.name, **summary, "confirms": policy.confirm})
         job, layout = Job.from_dict(request.header["job"]), str(request.header["job"]["layout"])
         self.check_job(policy, job.config)
@@ -185,7 +190,7 @@ class SitePart:
             held_out=config.hold_out,
             validate_on=config.validate_on,
             partition=partition_config(config),
-            fractions=SplitFractions(validation=config.validation, test=config.test),
+            fractions=split_fractions(config),
             seed=config.seed,
         )
         protection = make_protection(config.protect, config.protect_settings)

@@ -17,9 +17,12 @@ from typing import Any
 import numpy as np
 
 from unseen.data import DataSet
+from unseen.data.dataset import Indices
 from unseen.data.site_data import SiteSamples
 from unseen.deploy.table_summary import TableSummary, merge_columns, sort_numbers
 from unseen.errors import UnseenError
+from unseen.federation import Split, SplitFractions
+from unseen.federation.split import split_groups
 from unseen.printable import is_printable
 from unseen.privacy import DisclosureEntry, DisclosureLog
 from unseen.runs.records import Record
@@ -27,6 +30,7 @@ from unseen.tasks import TASKS
 
 NAMES = "names of the site and of its classes"
 SHAPE = "shape of a sample, fingerprint of the data"
+PARTS = "numbers of samples per class in training, validation and test"
 COLUMNS = "names of table columns and the different texts in them"
 MOST_SAMPLES, MOST_CLASSES, LONGEST_NAME = 20_000_000, 100_000, 255
 MOST_SIDES, LARGEST_SAMPLE = 4, 2**30
@@ -41,6 +45,8 @@ class SiteSummary:
     shape     of a sample as it is stored
     measured  whether samples are measured values, not pixels of 8 bits
     table     the columns of a table; None for images
+    splits    samples per class in each part (`Split`) of a split by group, which only the site can compute;
+              None in a split by sample, where sizes follow from the counts
     """
 
     task: str
@@ -50,9 +56,10 @@ class SiteSummary:
     fingerprint: str
     measured: bool = False
     table: TableSummary | None = None
+    splits: dict[str, tuple[int, ...]] | None = None
 
     @classmethod
-    def of(cls, samples: SiteSamples) -> SiteSummary:
+    def of(cls, samples: SiteSamples, splits: dict[str, tuple[int, ...]] | None = None) -> SiteSummary:
         """Describe a site's samples."""
         return cls(
             task=samples.task,
@@ -62,11 +69,15 @@ class SiteSummary:
             fingerprint=samples.fingerprint,
             measured=bool(samples.inputs.dtype != np.uint8),
             table=TableSummary.of(samples),
+            splits=splits,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to JSON values."""
-        return asdict(self)
+        """Convert to JSON values; parts of a split only where there are some."""
+        values = asdict(self)
+        if self.splits is None:
+            del values["splits"]
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SiteSummary:
@@ -92,6 +103,8 @@ class SiteSummary:
         if fine["counts"]:
             own = set(classes) if TASKS[task].has_classes else {""}
             fine["counts"] = set(counts) <= own
+        splits = values.get("splits")
+        fine["splits"] = fine["counts"] and _are_parts(splits, counts)
         wrong = [name for name, good in fine.items() if not good]
         if wrong:
             raise UnseenError(f"sent an unusable summary of its data: its {wrong[0]} cannot be")
@@ -103,11 +116,47 @@ class SiteSummary:
             fingerprint=str(fingerprint),
             measured=bool(measured),
             table=TableSummary.from_dict(values.get("table"), tuple(classes)),
+            splits=None if splits is None else {name: tuple(sizes) for name, sizes in splits.items()},
         )
 
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_SAMPLES
+
+
+def _are_parts(splits: object, counts: Mapping[str, int]) -> bool:
+    """Check that the parts of each class sum to its count; None is a split by sample."""
+    if splits is None:
+        return True
+    return (
+        isinstance(splits, dict)
+        and set(splits) == set(counts)
+        and all(
+            isinstance(sizes, list | tuple)
+            and len(sizes) == len(Split)
+            and all(map(_is_count, sizes))
+            and sum(sizes) == counts[name]
+            for name, sizes in splits.items()
+        )
+    )
+
+
+def count_splits(
+    samples: SiteSamples, fractions: SplitFractions, *, seed: int
+) -> dict[str, tuple[int, ...]] | None:
+    """Count a site's samples per class and part in a split by group; None in a split by sample."""
+    if samples.split_group_of is None or not fractions.by_group:
+        return None
+    labels = split_groups(samples.split_group_of, fractions, seed=seed)
+    has_classes = TASKS[samples.task].has_classes
+    rows = {
+        name: samples.targets == number if has_classes else np.ones(len(labels), dtype=bool)
+        for number, name in enumerate(samples.classes or ("",))
+    }
+    return {
+        name: tuple(np.bincount(labels[chosen], minlength=len(Split)).tolist())
+        for name, chosen in rows.items()
+    }
 
 
 def _are_names(classes: Sequence[str]) -> bool:
@@ -147,12 +196,13 @@ def make_placeholder_data(census: Census, *, name: str) -> DataSet:
                 f"{first.task} on {first.shape}; all must be the same"
             )
     classes = merge_classes(census) if TASKS[first.task].has_classes else ()
-    targets, domain_of = [], []
+    targets, domain_of, parts = [], [], []
     for number, domain in enumerate(domains):
         counts = census[domain].counts
         own = [counts.get(label, 0) for label in classes] if classes else [sum(counts.values())]
         targets.append(np.repeat(np.arange(len(own)), own))
         domain_of.append(np.full(sum(own), number, dtype=np.int64))
+        parts.append(_parts_in_order(census[domain], classes or ("",), sum(own)))
     labels = np.concatenate(targets)
     tables = {domain: table for domain in domains if (table := census[domain].table)}
     columns, notes = merge_columns(tables, rows=len(labels)) if tables else ((), ())
@@ -169,7 +219,16 @@ def make_placeholder_data(census: Census, *, name: str) -> DataSet:
         fingerprint=_fingerprint(census, classes),
         columns=columns,
         notes=notes,
+        split_of=np.concatenate(parts) if any(facts.splits for facts in census.values()) else None,
     )
+
+
+def _parts_in_order(facts: SiteSummary, classes: tuple[str, ...], samples: int) -> Indices:
+    """List the part of every placeholder sample, class after class; -1 in a split by sample."""
+    if facts.splits is None:
+        return np.full(samples, -1, dtype=np.int64)
+    sizes = [facts.splits.get(name, (0,) * len(Split)) for name in classes]
+    return np.concatenate([np.repeat(np.arange(len(Split)), each) for each in sizes]).astype(np.int64)
 
 
 def _form(facts: SiteSummary) -> tuple[object, ...]:
@@ -188,6 +247,9 @@ def census_disclosure(census: Census) -> list[Record]:
         names, about = "".join(facts.classes), 2 + len(facts.shape)
         left.add(site, [DisclosureEntry(NAMES, 1 + len(facts.classes), len((site + names).encode()))])
         left.add(site, [DisclosureEntry(SHAPE, about, 8 * about)])
+        if facts.splits is not None:
+            counted = len(Split) * len(facts.splits)
+            left.add(site, [DisclosureEntry(PARTS, counted, 8 * counted)])
         if facts.table is not None:
             texts = facts.table.texts
             left.add(site, [DisclosureEntry(COLUMNS, len(texts), len("".join(texts).encode()))])

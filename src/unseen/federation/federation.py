@@ -7,7 +7,7 @@ clients cost little more than the numbers of their samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -147,6 +147,8 @@ def make_federation(
     for domain, labels in splits.items():
         if not len(labels):
             raise UsageError(f"domain {domain!r} of {data.name} has no samples; remove it or add some")
+    if fractions.by_group:
+        _require_parts(splits, fractions)
     names, owners = assign_clients(data, partition, splits=splits, seed=seed)
     return Federation(
         names=names,
@@ -158,6 +160,17 @@ def make_federation(
         sources=sources,
         validate_on=validate_on,
     )
+
+
+def _require_parts(splits: Mapping[str, npt.NDArray[np.int8]], fractions: SplitFractions) -> None:
+    """Refuse a split by group in which a part that was asked for has no sample in any domain."""
+    for split, fraction in ((Split.VALIDATION, fractions.validation), (Split.TEST, fractions.test)):
+        if fraction and not any((labels == split).any() for labels in splits.values()):
+            name = split.name.lower()
+            raise UsageError(
+                f"no group of any source domain falls in the {name} part: too few groups for "
+                f"--{name} {fraction:g}; raise it, choose another --seed, or use --split sample"
+            )
 
 
 def _require_learnable(data: DataSet, held_out: tuple[str, ...], sources: tuple[str, ...]) -> None:

@@ -38,7 +38,7 @@ MOST_EXAMPLES = 24
 MOST_IMAGE_CHARACTERS = 600_000
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _SEPARATE_FIELDS = (
-    *("data", "settings", "schedule_settings", "average_settings"),
+    *("data", "settings", "data_settings", "schedule_settings", "average_settings"),
     *("aggregate_settings", "protect_settings"),
 )
 
@@ -160,6 +160,7 @@ def train_command(config: dict[str, Any]) -> list[str]:
             pieces += [[flag, str(each)] for each in (value if isinstance(value, list) else [value])]
     tables = {
         "--set": "settings",
+        "--set-data": "data_settings",
         "--set-schedule": "schedule_settings",
         "--set-average": "average_settings",
         "--aggregate-set": "aggregate_settings",

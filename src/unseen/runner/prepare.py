@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from unseen.aggregation import make_average
 from unseen.config import RunConfig
 from unseen.data import DataRequest, DataSet, load_data
-from unseen.data.sources import Progress, no_progress, resolve_data_root
+from unseen.data.sources import Progress, changed_data_settings, no_progress, resolve_data_root
 from unseen.devices import choose_device
 from unseen.engine import Experiment, WorkerConfig, choose_workers
 from unseen.errors import UnseenError, UsageError
@@ -20,6 +20,7 @@ from unseen.federation import (
     clients_per_round,
     make_federation,
 )
+from unseen.federation.split import fingerprint_groups
 from unseen.methods import METHODS, make_method
 from unseen.methods.base import Method
 from unseen.methods.closed_form import make_starting_head
@@ -88,13 +89,14 @@ def prepare_run(
             "at least two are needed"
         )
     data.require_hold_out(config.hold_out, config.sources, config.validate_on)
+    config = _choose_split(config, data)
     federation = make_federation(
         data,
         held_out=config.hold_out,
         among=config.sources,
         validate_on=config.validate_on,
         partition=partition_config(config),
-        fractions=SplitFractions(validation=config.validation, test=config.test),
+        fractions=split_fractions(config),
         seed=config.seed,
     )
     if method.topology == "pooled":
@@ -107,6 +109,7 @@ def prepare_run(
 
     config = config.resolved(
         task=data.task,
+        data_settings=changed_data_settings(config.data, config.data_settings),
         model=config.model or _default_model(data, method),
         augment=config.augment or default_augmentation(data, method),
         image_size=data.input_shape[-1] if data.is_image else None,
@@ -131,6 +134,8 @@ def prepare_run(
     )
     config = config.resolved(precision=experiment.prepare.precision)
     content = {"data_fingerprint": data.fingerprint}
+    if config.split == "group" and data.split_group_of is not None:
+        content["groups_fingerprint"] = fingerprint_groups(data.split_group_of)
     if weights.fingerprint:
         content["weights_fingerprint"] = weights.fingerprint
     in_round = clients_per_round(len(federation), config.fraction)
@@ -199,6 +204,22 @@ def partition_config(config: RunConfig) -> PartitionConfig:
         alpha=config.alpha,
         heterogeneity=config.heterogeneity,
     )
+
+
+def split_fractions(config: RunConfig) -> SplitFractions:
+    """Return how the configuration splits every source domain."""
+    return SplitFractions(validation=config.validation, test=config.test, by_group=config.split == "group")
+
+
+def _choose_split(config: RunConfig, data: DataSet) -> RunConfig:
+    """Choose the split by group where the data has several samples of a group; refuse it without groups."""
+    split = config.split or ("group" if data.repeats_groups else "sample")
+    if split == "group" and data.split_group_of is None and data.has_content:
+        raise UsageError(
+            f"--split group: {data.name} names no groups; name them with --group-column (tables) or "
+            "--group-pattern (folders), or use --split sample"
+        )
+    return config.resolved(split=split)
 
 
 def check_names(config: RunConfig) -> tuple[Method[Any], Protection[Any]]:
@@ -274,6 +295,10 @@ def data_request(config: RunConfig, progress: Progress = no_progress) -> DataReq
         target_column=config.target,
         task=config.task,
         skip_unreadable=config.skip_unreadable,
+        group_column=config.group_column,
+        group_pattern=config.group_pattern,
+        samples_per_domain=config.samples_per_domain,
+        settings=config.data_settings,
         progress=progress,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ SAMPLES: dict[str, dict[str, int]] = {
     "rotated-mnist": dict.fromkeys(("0", "15", "30", "45", "60", "75"), 1000),
     "rotated-mnist-disjoint": dict.fromkeys(("0", "15", "30", "45", "60", "75"), 11667),
     "digits": {"mnist": 70000, "mnistm": 68002, "usps": 9298, "svhn": 99289, "syn": 500000},
+    "digits-chars74k": {"mnist": 70000, "mnistm": 68002, "usps": 9298, "font": 10160, "scene": 885},
     "digits-dg": dict.fromkeys(("mnist", "mnist_m", "svhn", "syn"), 6000),
     "pacs": {"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929},
     "vlcs": {"Caltech101": 1415, "LabelMe": 2656, "SUN09": 3282, "VOC2007": 3376},
@@ -121,7 +122,8 @@ def without_domains(grid: Grid, absent: tuple[str, ...]) -> Grid:
 def planned_samples(grid: Grid, label: str, held_out: str) -> int:
     """Estimate how many samples the clients of one job train on over all rounds; 0 if unknown."""
     options: dict[str, Any] = {**grid.common, **grid.methods[label]}
-    sizes = SAMPLES.get(str(options["data"]), {})
+    most = options.get("samples_per_domain") or inf
+    sizes = {name: min(size, most) for name, size in SAMPLES.get(str(options["data"]), {}).items()}
     wanted = options.get("sources") or tuple(sizes)
     sources = [sizes[name] for name in wanted if name != held_out and name in sizes]
     parts = options.get("clients_per_domain", 1)

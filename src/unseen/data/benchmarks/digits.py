@@ -1,4 +1,8 @@
-"""The ten digits from MNIST, MNIST-M, USPS, SVHN and SYN; the collections that are present are used."""
+"""The ten digits from several collections, one domain each.
+
+`digits` takes those of MNIST, MNIST-M, USPS, SVHN and SYN that are present. `digits-chars74k` is MNIST,
+MNIST-M, USPS and the digits of Chars74K: in computer fonts (`font`) and in photographs (`scene`).
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ from unseen.errors import UnseenError
 from unseen.fileio import write_atomically
 
 DIGIT_DOMAINS = ("mnist", "mnistm", "usps", "svhn", "syn")
+CHARS74K_DOMAINS = ("mnist", "mnistm", "usps", "font", "scene")
 DIGIT_CLASSES = tuple("0123456789")
 NPZ_KEYS = ("train_x", "train_y", "test_x", "test_y")
 _SVHN_FILES = ("train_32x32.mat", "test_32x32.mat")
@@ -31,33 +36,55 @@ _NEEDS = (
     + ", ".join(DIGIT_DOMAINS)
     + f" (or, for SVHN, its release digits/svhn/{_SVHN_FILES[0]} and {_SVHN_FILES[1]})"
 )
+_NEEDS_CHARS74K = "digits/NAME.npz (arrays train_x, train_y, test_x, test_y; uint8) for " + ", ".join(
+    CHARS74K_DOMAINS
+)
 
 
 def load_digits(request: DataRequest) -> DataSet:
     """Load every digit collection below the data root as one domain each, train and test parts joined."""
     root = require_data_root(request, needs=_NEEDS)
-    size = request.image_size or 32
     present = present_digits(root)
     if len(present) < 2:
         found = f"only {present[0]}" if present else "none"
         raise UnseenError(f"digits: found {found} in {root / 'digits'}; put there {_NEEDS}")
+    absent = [name for name in DIGIT_DOMAINS if name not in present]
+    notes = (f"domains without files, left out: {', '.join(absent)}",) if absent else ()
+    return _join_collections("digits", root, present, request, notes)
+
+
+def load_chars74k(request: DataRequest) -> DataSet:
+    """Load MNIST, MNIST-M, USPS and the two collections of Chars74K, all of which must be present."""
+    root = require_data_root(request, needs=_NEEDS_CHARS74K)
+    absent = [name for name in CHARS74K_DOMAINS if not _exists(root, name)]
+    if absent:
+        raise UnseenError(
+            f"digits-chars74k: {', '.join(absent)} missing in {root / 'digits'}; put there {_NEEDS_CHARS74K}"
+        )
+    return _join_collections("digits-chars74k", root, list(CHARS74K_DOMAINS), request)
+
+
+def _join_collections(
+    name: str, root: Path, present: list[str], request: DataRequest, notes: tuple[str, ...] = ()
+) -> DataSet:
+    """Read the collections, each as one domain, resized to RGB squares."""
+    size = request.image_size or 32
     images, labels = [], []
-    for done, name in enumerate(present):
+    for done, collection in enumerate(present):
         request.progress("reading digits", done, len(present))
-        pixels, targets = read_digits(root, name)
+        pixels, targets = read_digits(root, collection)
         images.append(to_rgb(resize_images(pixels, size)))
         labels.append(targets)
     request.progress("reading digits", len(present), len(present))
-    absent = [name for name in DIGIT_DOMAINS if name not in present]
     return DataSet(
-        name="digits",
+        name=name,
         task="classification",
         inputs=np.concatenate(images),
         targets=np.concatenate(labels),
         domain_of=np.repeat(np.arange(len(present)), [len(part) for part in labels]),
         domains=tuple(present),
         classes=DIGIT_CLASSES,
-        notes=(f"domains without files, left out: {', '.join(absent)}",) if absent else (),
+        notes=notes,
     )
 
 
@@ -241,10 +268,12 @@ def resize_images(images: Pixels, size: int, *, smooth: bool = False) -> Pixels:
     )
 
 
-def rotate_images(images: Pixels, degrees: float) -> Pixels:
-    """Rotate squares (n, side, side, channels) clockwise about their centre: bilinear, black outside.
+def rotate_images(images: Pixels, degrees: float, *, interpolation: str = "bilinear") -> Pixels:
+    """Rotate squares (n, side, side, channels) clockwise about their centre; outside is black.
 
     A negative angle rotates counter-clockwise.
+
+    interpolation  bilinear, nearest or bicubic
     """
     angle = math.radians(degrees)
     turn = torch.tensor([[math.cos(angle), math.sin(angle), 0.0], [-math.sin(angle), math.cos(angle), 0.0]])
@@ -252,7 +281,7 @@ def rotate_images(images: Pixels, degrees: float) -> Pixels:
 
     def rotate(part: Tensor) -> Tensor:
         grid = F.affine_grid(turn.expand(len(part), 2, 3), list(part.shape), align_corners=False)
-        return F.grid_sample(part, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+        return F.grid_sample(part, grid, mode=interpolation, padding_mode="zeros", align_corners=False)
 
     return _in_chunks(images, side, rotate)
 
@@ -287,5 +316,23 @@ SOURCES.register("digits")(
             downloads=(MNIST, USPS, SVHN),
         ),
         present=present_digits,
+    )
+)
+SOURCES.register("digits-chars74k")(
+    Source(
+        load=load_chars74k,
+        summary="digits of MNIST, MNIST-M, USPS and Chars74K (computer fonts, natural scenes), 32x32 RGB",
+        domains=", ".join(CHARS74K_DOMAINS),
+        acquisition=Acquisition(
+            licence="; ".join(
+                [*(f"{part.title} {part.licence}" for part in (MNIST, USPS)), "others none stated"]
+            ),
+            where="MNIST and USPS can be downloaded; MNIST-M comes from Ganin and Lempitsky (2015); font and "
+            "scene are the digits 0 to 9 of EnglishFnt and EnglishImg in Chars74K, 'Character Recognition in "
+            "Natural Images' (de Campos et al. 2009)",
+            put=_NEEDS_CHARS74K,
+            downloads=(MNIST, USPS),
+        ),
+        present=lambda root: [name for name in CHARS74K_DOMAINS if _exists(root, name)],
     )
 )

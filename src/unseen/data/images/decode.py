@@ -54,9 +54,15 @@ def decode_image(path: Path, size: int) -> Pixels:
 RGB = ImageDecoder("rgb", decode_image, channels=3, dtype="|u1", version=DECODER_VERSION)
 
 
-def describe_image(path: Path) -> str:
-    """Decode one file to its end and describe what is unusual about it; empty for an ordinary RGB image."""
-    return _read(path, _unusual)
+def inspect_image(path: Path, size: int) -> tuple[str, Pixels]:
+    """Decode one file to its end; return what is unusual about it and a grey thumbnail (size, size)."""
+
+    def inspect(image: Image.Image) -> tuple[str, Pixels]:
+        unusual = _unusual(image)
+        upright = ImageOps.exif_transpose(_to_rgb(image)).convert("L")
+        return unusual, np.asarray(upright.resize((size, size), Image.Resampling.BILINEAR))
+
+    return _read(path, inspect)
 
 
 def map_in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:

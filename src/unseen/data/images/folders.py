@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -13,9 +13,10 @@ from PIL import Image
 
 from unseen.data.dataset import DataSet, Indices
 from unseen.data.formats import FORMATS, DataFormat
+from unseen.data.grouping import group_keys, match_groups, note_groups
 from unseen.data.images.cache import DecodedImages, decode_images
 from unseen.data.images.image_check import check_folder, check_scan
-from unseen.data.images.scan import SITE_LAYOUT, FolderScan, scan_folder, scan_site
+from unseen.data.images.scan import SITE_LAYOUT, FolderScan, ImageFile, scan_folder, scan_site
 from unseen.data.site_data import SiteSamples, fingerprint_site
 from unseen.data.sources import DataRequest
 from unseen.data.validate import DataCheck
@@ -52,7 +53,7 @@ class ImageFolderFormat(DataFormat):
 
     def check(self, request: DataRequest) -> DataCheck:
         """Decode every image to its end."""
-        return check_folder(request.path, progress=request.progress)
+        return check_folder(request.path, progress=request.progress, group_pattern=request.group_pattern)
 
     def check_site(self, site: str, request: DataRequest) -> DataCheck:
         """Decode every image of a site's folder to its end."""
@@ -89,7 +90,7 @@ def load_scan(scan: FolderScan, request: DataRequest) -> DataSet:
     notes = [*scan.oddities(), *([decoded.note] if decoded.note else [])]
     if decoded.unreadable:
         notes.append(note_unreadable(path, scan, decoded, allowed=request.skip_unreadable))
-    return _data_set(path, scan, decoded, tuple(notes))
+    return _data_set(path, scan, decoded, tuple(notes), request.group_pattern)
 
 
 def load_site_folder(site: str, request: DataRequest) -> SiteSamples:
@@ -106,7 +107,9 @@ def load_site_folder(site: str, request: DataRequest) -> SiteSamples:
     notes = [*scan.oddities(), *([decoded.note] if decoded.note else [])]
     if decoded.unreadable:
         notes.append(note_unreadable(path, scan, decoded, allowed=request.skip_unreadable))
-    labels = [file.label for file in scan.files if file.name not in decoded.unreadable]
+    readable = [file for file in scan.files if file.name not in decoded.unreadable]
+    labels = [file.label for file in readable]
+    keys, group_notes = _groups_of(readable, request.group_pattern)
     classes = tuple(sorted(set(labels)))
     numbers = {label: number for number, label in enumerate(classes)}
     targets = np.array([numbers[label] for label in labels], dtype=np.int64)
@@ -117,8 +120,17 @@ def load_site_folder(site: str, request: DataRequest) -> SiteSamples:
         targets=targets,
         classes=classes,
         fingerprint=fingerprint_site(decoded.digest.encode(), targets, classes),
-        notes=tuple(notes),
+        notes=(*notes, *group_notes),
+        split_group_of=keys,
     )
+
+
+def _groups_of(files: Sequence[ImageFile], pattern: str) -> tuple[Indices | None, list[str]]:
+    """Find the groups that `--group-pattern` names, with a note on them; None without a pattern."""
+    if not pattern:
+        return None, []
+    names = match_groups([file.name for file in files], pattern)
+    return group_keys(names, [file.domain for file in files]), note_groups(names, "--group-pattern")
 
 
 def note_unreadable(path: Path, scan: FolderScan, decoded: DecodedImages, *, allowed: bool) -> str:
@@ -144,13 +156,16 @@ def note_unreadable(path: Path, scan: FolderScan, decoded: DecodedImages, *, all
     return f"left out: {seen}"
 
 
-def _data_set(path: Path, scan: FolderScan, decoded: DecodedImages, notes: tuple[str, ...]) -> DataSet:
+def _data_set(
+    path: Path, scan: FolderScan, decoded: DecodedImages, notes: tuple[str, ...], group_pattern: str
+) -> DataSet:
     domains, classes = scan.domains, scan.classes
     readable = [file for file in scan.files if file.name not in decoded.unreadable]
     domain_number = {name: number for number, name in enumerate(domains)}
     class_number = {name: number for number, name in enumerate(classes)}
     domain_of = np.array([domain_number[file.domain] for file in readable], dtype=np.int64)
     targets = np.array([class_number[file.label] for file in readable], dtype=np.int64)
+    keys, group_notes = _groups_of(readable, group_pattern)
     return DataSet(
         name=path.resolve().name,
         task="classification",
@@ -159,7 +174,8 @@ def _data_set(path: Path, scan: FolderScan, decoded: DecodedImages, notes: tuple
         domain_of=domain_of,
         domains=domains,
         classes=classes,
-        notes=notes,
+        notes=(*notes, *group_notes),
+        split_group_of=keys,
         fingerprint=_fingerprint(decoded, targets, domain_of, names=(domains, classes)),
     )
 

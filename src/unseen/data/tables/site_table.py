@@ -15,7 +15,14 @@ import numpy.typing as npt
 from unseen.data.dataset import Column
 from unseen.data.site_data import SiteSamples, fingerprint_site
 from unseen.data.sources import DataRequest
-from unseen.data.tables.table_loader import decide_task, explain_target, find_targets, read_target
+from unseen.data.tables.table_loader import (
+    decide_task,
+    explain_target,
+    find_targets,
+    read_groups,
+    read_target,
+    require_different,
+)
 from unseen.data.tables.table_reader import (
     EMPTY,
     ROW_NUMBERS,
@@ -41,7 +48,12 @@ def load_site_table(site: str, request: DataRequest) -> SiteSamples:
     table, left_out = _rows_with_target(table, target)
     targets, classes = read_target(path, table, target, task)
     notes += [*left_out, *explain_target(table, request, classes)]
-    columns, inputs, unused, column_notes = _read_columns(_without(table, request.domain_column, target))
+    keys, own = None, [request.domain_column, target]
+    if request.group_column:
+        own.append(request.group_column)
+        keys, group_notes = read_groups(table[request.group_column], [site] * table.num_rows)
+        notes += group_notes
+    columns, inputs, unused, column_notes = _read_columns(_without(table, *own))
     content = repr((columns, unused)).encode() + inputs.tobytes()
     return SiteSamples(
         site=site,
@@ -54,6 +66,7 @@ def load_site_table(site: str, request: DataRequest) -> SiteSamples:
         columns=columns,
         unused=unused,
         numeric_target=_is_number(table[target]),
+        split_group_of=keys,
     )
 
 
@@ -137,8 +150,11 @@ def _check_target(table: Any, request: DataRequest) -> None:
     name = request.target_column
     if name not in table.column_names:
         raise SiteTableError(f"its table has no column {name!r}, which --target names")
-    if name == request.domain_column:
-        raise SiteTableError(f"--domain-column and --target both name {name!r}; they must differ")
+    group = request.group_column
+    if group and group not in table.column_names:
+        raise SiteTableError(f"its table has no column {group!r}, which --group-column names")
+    roles = {"--domain-column": request.domain_column, "--target": name}
+    require_different(roles | ({"--group-column": group} if group else {}), SiteTableError)
     if pyarrow.types.is_nested(table[name].type):
         raise SiteTableError(f"its column {name!r} cannot be a target; name another one with --target")
 

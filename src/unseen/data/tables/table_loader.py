@@ -5,14 +5,16 @@ Scaling and one-hot columns come later (`encoding`), once it is known which doma
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from unseen.data.dataset import Column, DataSet
+from unseen.data.dataset import Column, DataSet, Indices
 from unseen.data.formats import FORMATS, DataFormat
+from unseen.data.grouping import group_keys, note_groups
 from unseen.data.site_data import SiteSamples
 from unseen.data.sources import DataRequest
 from unseen.data.tables.table_reader import (
@@ -76,9 +78,14 @@ def load_table(path: Path, request: DataRequest) -> DataSet:
         )
     targets, classes = read_target(path, table, request.target_column, task)
     notes += explain_target(table, request, classes)
-    columns, inputs, column_notes = _read_features(
-        path, table.drop_columns([request.domain_column, request.target_column])
-    )
+    own = [request.domain_column, request.target_column]
+    keys = None
+    if request.group_column:
+        own.append(request.group_column)
+        places = [domains[number] for number in domain_of]
+        keys, group_notes = read_groups(table[request.group_column], places)
+        notes += group_notes
+    columns, inputs, column_notes = _read_features(path, table.drop_columns(own))
     return DataSet(
         name=path.stem,
         task=task,
@@ -89,7 +96,15 @@ def load_table(path: Path, request: DataRequest) -> DataSet:
         classes=classes,
         notes=(*notes, *column_notes),
         columns=columns,
+        split_group_of=keys,
     )
+
+
+def read_groups(column: Any, domains: Sequence[str]) -> tuple[Indices, list[str]]:
+    """Read the group of each row, with a note; a row without a value is a group of one."""
+    codes, levels = level_numbers(column)
+    names = [levels[code] if code >= 0 else None for code in codes]
+    return group_keys(names, domains), note_groups(names, "--group-column")
 
 
 def load_rows(path: Path, columns: tuple[Column, ...]) -> Floats:
@@ -124,16 +139,25 @@ def _check_request(path: Path, table: Any, request: DataRequest) -> None:
     """Refuse columns that are missing or cannot be a domain or a target."""
     from pyarrow import types
 
-    for option, name in (("--domain-column", request.domain_column), ("--target", request.target_column)):
+    roles = {"--domain-column": request.domain_column, "--target": request.target_column}
+    if request.group_column:
+        roles["--group-column"] = request.group_column
+    for option, name in roles.items():
         if name not in table.column_names:
             raise unknown_name(f"column of {path.name} ({option})", name, table.column_names)
         kind = table[name].type
         if types.is_nested(kind):
             raise UsageError(f"{path}: column {name!r} holds {kind} values; name another one with {option}")
-    if request.domain_column == request.target_column:
-        raise UsageError(
-            f"--domain-column and --target both name {request.target_column!r}; they must differ"
-        )
+    require_different(roles)
+
+
+def require_different(roles: Mapping[str, str], error: type[UsageError] = UsageError) -> None:
+    """Refuse one column for two purposes; `roles` maps options to columns."""
+    seen: dict[str, str] = {}
+    for option, name in roles.items():
+        if name in seen:
+            raise error(f"{seen[name]} and {option} both name {name!r}; they must differ")
+        seen[name] = option
 
 
 def _are_mostly_different(groups: int, rows: int) -> bool:

@@ -257,6 +257,8 @@ def _without_arrays(experiment: Experiment) -> Experiment:
     empty = replace(
         data,
         **{name: array[:0] for name, array in _arrays(data).items()},
+        split_group_of=None,
+        split_of=None,
         fingerprint=data.fingerprint,
     )
     return replace(experiment, data=empty, network=Network(), whole=None, images=None)
