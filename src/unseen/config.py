@@ -73,6 +73,7 @@ LATER: dict[str, Any] = {
     "group_pattern": "",
     "samples_per_domain": None,
     "data_settings": {},
+    "evaluate_clients": False,
 }
 """Fields that were added later: at these values they leave a run's identity as it was without them."""
 LATER_PROTECTION: dict[str, Any] = {"batch_seed": "secret"}
@@ -257,6 +258,9 @@ class RunConfig:
     label_smoothing: float = option(0.0, "Label smoothing of the cross-entropy.", TRAINING)
     seed: int = option(0, "Seed; the same seed gives the same weights.", TRAINING)
     evaluate_every: int = option(1, "Rounds between evaluations.", TRAINING)
+    evaluate_clients: bool = option(
+        False, "Also evaluate each client's own model on every domain, before it is merged.", TRAINING
+    )
     selection: str = option(
         SourceValidation.name, "Rule that selects the round.", TRAINING, registry="selection-rules"
     )

@@ -18,6 +18,7 @@ from unseen.aggregation import (
     MergingPlan,
     NoAverage,
     ServerWork,
+    Updates,
     judged_weights,
     step_towards,
 )
@@ -62,6 +63,7 @@ class Schedule:
 
     fraction        fraction of the clients that take part in a round
     evaluate_every  rounds between evaluations; the last round is always evaluated
+    evaluate_clients  whether each client's own model is evaluated too, before it is merged
     server_lr       X in w <- w + X (w' - w), with w' the new weights of the method's server half; it concerns
                     parameters, buffers are those of w'
     average         of global weights over rounds, evaluated and kept in place of the newest weights
@@ -72,11 +74,16 @@ class Schedule:
     rounds: int
     fraction: float = 1.0
     evaluate_every: int = 1
+    evaluate_clients: bool = False
     selection: str = SourceValidation.name
     server_lr: float = 1.0
     average: Average = field(default_factory=NoAverage)
     patience: int | None = None
     merging: MergingPlan = field(default_factory=MergingPlan)
+
+    def evaluates(self, round: int) -> bool:
+        """Return whether models are evaluated after a round."""
+        return round % self.evaluate_every == 0 or round == self.rounds
 
 
 class ServerLoop:
@@ -159,7 +166,7 @@ class ServerLoop:
             # Step 6: evaluate the new global model (or its average over rounds), keep it if selection
             # prefers it, and decide whether to go on.
             self.schedule.average.collect(point.average, point.weights, round=number, rounds=rounds)
-            if number % self.schedule.evaluate_every == 0 or number == rounds:
+            if self.schedule.evaluates(number):
                 self._evaluate(number)
                 self._stop_early(number)
             # Step 7: checkpoint, so that a crash costs at most one round.
@@ -206,6 +213,7 @@ class ServerLoop:
         statistics = self.engine.workspace.statistics
         diagnostics: dict[str, Any] = {}
         distances: Record = {}
+        own_scores: Record = {}
         bytes_up = bytes_down = 0
         reaction = self._reaction()
         for group in groups:
@@ -249,6 +257,7 @@ class ServerLoop:
             bytes_down += len(group) * (weights.nbytes + sum(value.nbytes for value in received.values()))
             if number in (1, self.schedule.rounds):
                 distances = client_distances(experiment, work.updates)
+            own_scores |= self._evaluate_clients(number, opened[-1].updates, before=weights)
             with blame_sites(self.engine, number):
                 merged = experiment.aggregate(work)
             plan.require_used(updates, method=experiment.method.name)
@@ -267,6 +276,7 @@ class ServerLoop:
             "round",
             **round_summary(opened, diagnostics),
             **distances,
+            **({"client_scores": own_scores} if own_scores else {}),
             round=number,
             bytes_up=bytes_up,
             bytes_down=bytes_down,
@@ -353,6 +363,18 @@ class ServerLoop:
         best = select(self.records.entries, self.schedule.selection, self.experiment.data.task)
         if best is not None and best["round"] == number:
             point.selected = judged.clone()
+
+    def _evaluate_clients(self, number: int, updates: Updates, *, before: Tensor) -> Record:
+        """Evaluate what each client sent on every domain, if the run asks for it; client -> scores."""
+        if not (self.schedule.evaluate_clients and number != START_ROUND and self.schedule.evaluates(number)):
+            return {}
+        sets = self.experiment.evaluation_sets("validation", VALIDATION_DOMAIN, "target")
+        statistics, found = self.engine.workspace.statistics, {}
+        for client, row in zip(updates.clients, updates.rows, strict=True):
+            model = statistics.from_sent(row.clone(), before=before)
+            answers = dict(zip(sets, self.engine.evaluate(model, sets), strict=True))
+            found[client] = scores(*answered(answers))
+        return found
 
     def _evaluate_plain(self) -> Answers:
         """Evaluate the plain weights on the sources' validation data, and tell the average their loss."""

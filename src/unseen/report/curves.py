@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from unseen.report.charts import MOST_ROUNDS, downsample, inline_data, line_chart, round_axis, round_ticks
 from unseen.report.formatting import HELD_OUT_MARK, is_number, shorten_names
 from unseen.runs.reader import Run
-from unseen.tasks import curve_metrics, is_fraction, metric_label
+from unseen.runs.records import Record
+from unseen.tasks import curve_metrics, is_fraction, metric_label, primary_metric
 
 if TYPE_CHECKING:
     from unseen.report.charts import AnyChart, Panels
@@ -31,6 +32,22 @@ def score_curves(run: Run) -> Panels:
     return panels
 
 
+def client_score_curves(run: Run) -> Panels:
+    """Draw the primary metric of each client's own model, before it is merged, one panel per client."""
+    having = [record for record in run.rounds if record.get("client_scores")]
+    clients = dict.fromkeys(name for record in having for name in record["client_scores"])
+    metric = primary_metric(run.task)
+    panels: Panels = {}
+    for client in list(clients)[:MOST_LINES]:
+        records = [
+            {"round": record["round"], "scores": record["client_scores"][client]}
+            for record in having
+            if client in record["client_scores"]
+        ]
+        panels[client] = curve_chart(rows_of_scores(records, metric), metric=metric, selected=None)
+    return panels
+
+
 def training_loss(run: Run) -> Panels:
     """Draw the clients' mean training loss."""
     points = [(record["round"], record["loss"]) for record in run.rounds if is_number(record.get("loss"))]
@@ -39,8 +56,13 @@ def training_loss(run: Run) -> Panels:
 
 def score_rows(run: Run, metric: str) -> list[dict[str, Any]]:
     """Return rows (round, series, role, value, low, high); many domains become one mean with its range."""
+    return rows_of_scores(_kept(run), metric)
+
+
+def rows_of_scores(records: Sequence[Record], metric: str) -> list[dict[str, Any]]:
+    """Return the rows of `score_rows` for records with a round and scores."""
     values: dict[str, dict[str, dict[int, float]]] = {HELD_OUT: {}, SOURCE: {}}
-    for record in _kept(run):
+    for record in records:
         for score in record.get("scores", []):
             value = (score.get("metrics") or {}).get(metric)
             role = {"target": HELD_OUT, "validation": SOURCE}.get(score.get("split"))

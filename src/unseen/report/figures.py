@@ -91,6 +91,14 @@ _BUILT_IN: dict[str, Figure[Run]] = {
         width="full",
         order=10,
     ),
+    "client-scores": Figure(
+        "Scores of the clients' own models",
+        "Each client's model before it is merged, on every domain (--evaluate-clients). Thick: held-out "
+        "domains. Thin: the sources' validation data.",
+        curves.client_score_curves,
+        width="full",
+        order=15,
+    ),
     "confusion": Figure(
         "Confusion of classes",
         "Held-out data only. In a matrix, each row is a true class; the stronger the colour, the more often "

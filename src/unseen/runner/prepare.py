@@ -253,6 +253,11 @@ def check_names(config: RunConfig) -> tuple[Method[Any], Protection[Any]]:
         raise UsageError(
             f"--update-dtype is for updates that are sent as they are, not with --protect {config.protect}"
         )
+    if config.evaluate_clients and (config.protect != "none" or config.engine != "local"):
+        raise UsageError(
+            "--evaluate-clients shows every client's own model to all domains, which --protect and sites "
+            "elsewhere exclude: use --protect none and --engine local"
+        )
     _check_batch_norm(config, method)
     if config.keep_optimizer_state and method.own_optimizers:
         raise UsageError(f"--keep-optimizer-state cannot act on {method.name}: {method.own_optimizers}")

@@ -101,6 +101,7 @@ def run(
                 rounds=setup.config.rounds,
                 fraction=setup.config.fraction,
                 evaluate_every=setup.config.evaluate_every,
+                evaluate_clients=setup.config.evaluate_clients,
                 selection=setup.config.selection,
                 server_lr=setup.config.server_lr,
                 average=make_average(setup.config.average, setup.config.average_settings),

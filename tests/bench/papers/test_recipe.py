@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,18 +26,27 @@ from unseen.bench.papers.recipe import BUDGETS, apply_budget, list_recipes, load
 from unseen.data import list_sources
 from unseen.errors import UnseenError, UsageError
 from unseen.models import list_models
+from unseen.models.model_names import plain_name
 from unseen.report.figures import FIGURES
 from unseen.runner.prepare import check_names
 
 RECIPES = list_recipes()
 EXPERIMENTS = {
     "csac": {"table": range(1, 7), "figure": range(4, 10)},
+    "csac-2021": {"table": range(1, 7)},
     "ppdg": {"table": range(1, 8), "figure": [1]},
     "fedadg": {"table": range(4, 9), "figure": range(3, 6)},
     "mdfl": {"table": range(2, 5), "figure": [2, 5, 6]},
 }
 """All tables and figures of the papers that report an experiment."""
 SOURCES = dict(list_sources())
+
+
+def parts_of(name: str) -> tuple[str, str]:
+    """The paper and the table or figure that a recipe's name begins with."""
+    found = re.match(r"(.+?)-((?:table|figure)\d+)", name)
+    assert found is not None, name
+    return found[1], found[2]
 
 
 def test_every_experiment_of_the_papers_has_a_recipe():
@@ -46,13 +56,13 @@ def test_every_experiment_of_the_papers_has_a_recipe():
         for kind, numbers in kinds.items()
         for number in numbers
     }
-    assert {"-".join(name.split("-")[:2]) for name in RECIPES} == wanted
+    assert {"-".join(parts_of(name)) for name in RECIPES} == wanted
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_says_what_it_shows(name):
     recipe = load_recipe(name)
-    paper, shown = name.split("-")[:2]
+    paper, shown = parts_of(name)
     assert recipe.paper.key == paper
     kind, number = recipe.shows.split()
     roman = {"IV": "4", "V": "5", "VI": "6", "VII": "7", "VIII": "8"}
@@ -92,7 +102,7 @@ def test_a_recipe_resolves_to_valid_runs(name, budget):
     assert len({job.id for job in found}) == len(found) > 0
     for job in found:
         check_names(job.config)
-        assert job.config.model in models
+        assert plain_name(job.config.model) in models
         if job.held_out == RELEASED:
             assert job.config.hold_out == tuple(sorted(SOURCES[recipe.data].hold_out))
             assert job.config.validate_on == SOURCES[recipe.data].validate_on != ()
@@ -122,6 +132,22 @@ def test_what_the_paper_did_is_what_the_file_says():
     assert paper.job("csac", "0", 0).config.settings["acquisition_epochs"] == 30
     assert small.job("csac", "0", 0).config.settings["acquisition_epochs"] == 10
     assert small.common["rounds"] == 8 and small.hold_out == paper.hold_out
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in RECIPES if name.startswith("csac") and "figure7" not in name]
+)
+def test_every_comparison_with_csac_has_fedavg_with_the_same_epochs(name):
+    """CSAC's first round is 30 epochs that plain FedAvg lacks: the control has them, and averages plainly."""
+    grid = load_recipe(name).grid("paper")
+    jobs_by_label = {label: grid.job(label, grid.hold_out[0], 0).config for label in grid.methods}
+    compared = [label for label, config in jobs_by_label.items() if config.method != "csac"]
+    controls = [label for label in jobs_by_label if label.startswith("fedavg with acquisition")]
+    assert controls or not compared
+    for label in controls:
+        settings = jobs_by_label[label].settings
+        assert (settings["strategy"], settings["alignment"]) == ("average", "none")
+        assert (settings["acquisition_epochs"], settings["acquisition_batches_per_epoch"]) == (30, 60)
 
 
 def test_a_budget_reaches_every_label():
