@@ -139,6 +139,23 @@ def test_protected_sums_give_the_same_encoding_and_no_site_sends_its_own(
             assert not any(name.endswith(TABLE_SUMS) for name in answer.arrays)
 
 
+def test_sums_over_other_sites_are_not_opened_in_any_run(tmp_path: Path) -> None:
+    """P2, P3: every exchange had a run id of its own, so two lists of sites gave sums to subtract."""
+    folder = make_tables(tmp_path / "tables")
+    grid = at_sites(folder, tmp_path / "sites")
+    job = {"protect": "secure-sum", "rounds": 1, "sources": NAMED, "evaluate_every": 1}
+    go(grid, table_job(folder, **job), tmp_path / "first")
+    others = table_job(folder, **{**job, "hold_out": ("c",), "sources": ("a", "b", "held"), "seed": 1})
+    with pytest.raises(UnseenError, match=r"opened before, over other clients than .*column sums\.jsonl"):
+        go(grid, others, tmp_path / "others")
+    go(grid, table_job(folder, **job, seed=1), tmp_path / "same")
+    (tmp_path / "sites" / "a" / "answered" / "column sums.jsonl").unlink()
+    with pytest.raises(UnseenError, match="opened before"):
+        go(grid, others, tmp_path / "others")
+    (tmp_path / "sites" / "b" / "answered" / "column sums.jsonl").unlink()
+    go(grid, others, tmp_path / "others")
+
+
 # what leaves
 
 

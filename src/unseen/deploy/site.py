@@ -27,6 +27,7 @@ from unseen.deploy.privacy_budget import SiteBudget, require_noise_at_client
 from unseen.deploy.safe_names import require_safe_name, shown
 from unseen.deploy.site_policy import SitePolicy, read_policy
 from unseen.deploy.site_summary import SiteSummary, count_splits
+from unseen.deploy.sums_journal import SumsJournal
 from unseen.deploy.table_job import apply_encoding
 from unseen.devices import choose_device
 from unseen.engine import Experiment, RoundStart, Workspace
@@ -39,7 +40,7 @@ from unseen.models import model_digest
 from unseen.models.weight_sources import require_same_weights
 from unseen.printable import printable
 from unseen.privacy import make_protection
-from unseen.privacy.answer_journal import FileJournal, own_secret
+from unseen.privacy.answer_journal import AnswerJournal, FileJournal, own_secret
 from unseen.runner.experiment_setup import make_experiment
 from unseen.runner.prepare import data_request, partition_config, split_fractions
 from unseen.runner.start_record import TABLE_SUMS
@@ -64,8 +65,10 @@ class Site:
         path = self.home / f"{self.name}.key"
         return path if path.exists() else None
 
-    def journal(self, job: Job) -> FileJournal:
-        """Return the journal of what this site has answered in a run."""
+    def journal(self, job: Job) -> AnswerJournal:
+        """Return the journal of what this site has answered in a run; that of column sums spans all runs."""
+        if job.columns:
+            return SumsJournal(self.home / "answered")
         return FileJournal(self.home / "answered" / f"{quote(job.run_id, safe='')}.jsonl")
 
     def check_job(self, policy: SitePolicy, config: RunConfig) -> None:

@@ -1,7 +1,8 @@
 """The coordinator's side of tables: ask the sites for column sums, and make one encoding from them.
 
 All source sites must answer, or the run does not start: a sum over fewer of them, opened in a second attempt,
-would show by subtraction what a protection hides.
+would show by subtraction what a protection hides. The sites hold to it themselves (`sums_journal.py`),
+whatever run id they are sent: it only names the folder of one exchange's client state.
 """
 
 from __future__ import annotations
@@ -186,6 +187,7 @@ class SumsExchange:
                 self._fault(reply.client, reply.reason)
         self._require_all()
         opened = exchange.finish(rows, replies, sound)
+        self._require_all()
         self.left += left.entries(federation.names)
         method = cast(ColumnSums, self.experiment.method)
         return method.merge(opened.updates.extras, rows=int(federation.train_sizes.sum()))

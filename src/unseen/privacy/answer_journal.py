@@ -24,12 +24,18 @@ from unseen.errors import UnseenError
 
 Question = tuple[str, int, str]
 """(client, round, purpose)."""
+NEW_RUN = "start a new run with another --seed"
 SECRET_BYTES = 32
 _CHECK_DIGITS = 16
 
 
 class AnswerJournal(Protocol):
     """Record of a run's answers; `purpose` names what was asked, such as "train" or "unmask"."""
+
+    @property
+    def way_out(self) -> str:
+        """What whoever is refused can do, as the end of a sentence."""
+        ...
 
     def admit(self, *, client: str, round: int, purpose: str, digest: bytes) -> None:
         """Record an answer; raise UnseenError if this round was answered for another digest before.
@@ -44,6 +50,7 @@ class MemoryJournal:
     """Journal of one process, for clients that the server itself simulates."""
 
     answered: dict[Question, str] = field(default_factory=dict)
+    way_out: str = NEW_RUN
 
     def admit(self, *, client: str, round: int, purpose: str, digest: bytes) -> None:
         """Record an answer in memory, or refuse it."""
@@ -57,6 +64,7 @@ class FileJournal:
     """Journal of one run in a file, on the disk before an answer leaves; any number of processes share it."""
 
     path: Path
+    way_out: str = NEW_RUN
 
     def admit(self, *, client: str, round: int, purpose: str, digest: bytes) -> None:
         """Record an answer on disk, or refuse it."""

@@ -242,7 +242,7 @@ def test_a_missing_library_says_what_to_install(monkeypatch, make_experiment):
 
 def test_gram_is_not_decrypted_for_a_method_that_needs_none(make_experiment):
     from unseen.engine.experiment import Workspace
-    from unseen.privacy.he.aggregate import DECIDE
+    from unseen.privacy.he.aggregate import DECIDE, decide_coefficients
 
     workspace = Workspace(make_experiment("fedavg"))
     ring = KeyRing({})
@@ -256,4 +256,4 @@ def test_gram_is_not_decrypted_for_a_method_that_needs_none(make_experiment):
         state=ring.state,
     )
     with pytest.raises(UnseenError, match="fedavg needs no Gram matrix"):
-        make_protection("encrypted").answer({STEP: DECIDE}, context)
+        decide_coefficients({STEP: DECIDE}, ring.holder(), context)

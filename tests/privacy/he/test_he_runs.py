@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from unseen.privacy.he.ciphertext_packing import CIPHERTEXTS, FILLED, MAGNITUDES
 from unseen.runner.prepare import prepare_run
 from unseen.training import LocalTrainingConfig
 
+FOUR = ("a", "b", "c", "d", "held")
 PROTECTION = make_protection("encrypted")
 SERVED = [name for name in METHODS if PROTECTION.incompatibility(make_method(name).traits) is None]
 PLAN = LocalTrainingConfig(epochs=1, batch_size=4, lr=0.02, momentum=0.5)
@@ -90,6 +92,7 @@ def test_the_record_says_what_the_server_saw(make_experiment, go):
         "coefficients of the clients",
         "numbers of conflicts and of changes",
         "mean of the updates and of the training loss",
+        "approval of the sum",
     }
     assert lines["model weights"]["protected"] == "encrypted: the server held only ciphertexts"
     assert lines["model weights"]["bytes"] > 100_000
@@ -137,13 +140,17 @@ def test_batch_norm_is_averaged_and_not_operated_on(make_experiment, go):
     assert float(coded.weights[counters][0]) > 0
 
 
-def test_who_joins_later_gets_the_key_and_a_resumed_run_keeps_it(make_experiment, go, monkeypatch):
-    drawn = iter([[0, 1], [1, 2], [0, 2], [0, 1, 2]])
+def test_who_joins_later_gets_the_key_and_a_resumed_run_keeps_it(
+    make_experiment, make_tiny_data, go, monkeypatch
+):
+    fresh = partial(make_experiment, data=make_tiny_data(FOUR), model="lenet-1")
+    rounds = [[0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 2, 3]]
+    drawn = iter(rounds)
     monkeypatch.setattr(
         "unseen.engine.round_loop.sample_clients", lambda *_, **__: torch.tensor(next(drawn)).numpy()
     )
-    go(protected(make_experiment(model="lenet-1")), "parts", rounds=2)
-    checkpoint, records = go(protected(make_experiment(model="lenet-1")), "parts", rounds=4)
+    go(protected(fresh()), "parts", rounds=2)
+    checkpoint, records = go(protected(fresh()), "parts", rounds=4)
     assert faults_of(records) == []
     made = [
         record["round"]
@@ -159,12 +166,12 @@ def test_who_joins_later_gets_the_key_and_a_resumed_run_keeps_it(make_experiment
         if line["kind"] == "locked key"
     ]
     assert given == [(1, ["a"]), (2, ["b"])]
-    drawn = iter([[0, 1], [1, 2], [0, 2], [0, 1, 2]])
-    plain, _ = go(make_experiment(model="lenet-1"), "plain", rounds=4)
+    drawn = iter(rounds)
+    plain, _ = go(fresh(), "plain", rounds=4)
     assert difference(checkpoint.weights, plain.weights) < 1e-5
 
 
-def test_a_client_without_the_key_withholds_its_update(make_experiment, go, monkeypatch):
+def test_a_client_without_the_key_withholds_its_update(make_experiment, make_tiny_data, go, monkeypatch):
     from unseen.privacy.he.key_exchange import KeyRing
 
     take = KeyRing.take
@@ -177,12 +184,12 @@ def test_a_client_without_the_key_withholds_its_update(make_experiment, go, monk
         return take(self, box, key_id)
 
     monkeypatch.setattr(KeyRing, "take", lost)
-    _, records = go(protected(make_experiment(model="lenet-1")), rounds=2)
+    _, records = go(protected(make_experiment(data=make_tiny_data(FOUR), model="lenet-1")), rounds=2)
     assert faults_of(records) == [
         ("b", "the encryption key was encrypted for another client"),
         ("b", "it has no encryption key"),
     ]
-    assert [record["clients"] for record in rounds_of(records)] == [["a", "c"], ["a", "b", "c"]]
+    assert [record["clients"] for record in rounds_of(records)] == [["a", "c", "d"], ["a", "b", "c", "d"]]
 
 
 def test_another_key_spoils_no_run_unseen(make_experiment, go, monkeypatch):
@@ -232,15 +239,16 @@ def test_a_client_with_wrong_sizes_is_named(change, message, make_experiment, go
         go(protected(make_experiment(model="lenet-1")), rounds=1)
 
 
-def test_a_lone_update_is_not_decrypted(make_experiment, go, monkeypatch):
+def test_a_sum_over_two_is_not_decrypted(make_experiment, go, monkeypatch):
+    """P4: each of two could subtract its own update from the sum."""
     plain = METHODS["fedavg"].client
 
     def client(self, work):
         update = plain(self, work)
-        return update if work.client == "c" else replace(update, weights=update.weights * float("nan"))
+        return update if work.client != "a" else replace(update, weights=update.weights * float("nan"))
 
     monkeypatch.setattr(METHODS["fedavg"], "client", client)
-    with pytest.raises(UnseenError, match="only 'c' sent an update"):
+    with pytest.raises(UnseenError, match="2 clients sent a usable update, at least 3 are needed"):
         go(protected(make_experiment(model="lenet-1")), rounds=1)
 
 
@@ -260,9 +268,11 @@ def test_other_methods_are_refused_with_the_reason(method, reason, tmp_path):
         unseen.train("rotated-digits", hold_out="75", method=method, protect="encrypted", out=tmp_path / "x")
 
 
-def test_one_client_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"at least 2 clients in a round, here is 1"):
-        unseen.train("rotated-digits", hold_out="75", sources=["0"], protect="encrypted", out=tmp_path / "x")
+def test_two_clients_are_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"at least 3 clients in a round, here are 2"):
+        unseen.train(
+            "rotated-digits", hold_out="75", sources=["0", "15"], protect="encrypted", out=tmp_path / "x"
+        )
 
 
 def test_the_user_reads_the_cost_before_the_run():

@@ -170,12 +170,19 @@ DECIDE, OPEN = (torch.tensor([number]) for number in (4, 5))
 
 
 class EncryptedRound:
-    """Server half of a round: passes bytes between the clients and the process that computes on them."""
+    """Server half of a round: passes bytes between the clients and the process that computes on them.
+
+    approval  shows a key holder that the clients agree to decrypt the sum over `received`
+    """
 
     def __init__(
-        self, process: ServerProcess, context: ServerContext, received: Sequence[ReceivedUpdate]
+        self,
+        process: ServerProcess,
+        context: ServerContext,
+        received: Sequence[ReceivedUpdate],
+        approval: Message,
     ) -> None:
-        self.process, self.context, self.received = process, context, received
+        self.process, self.context, self.received, self.approval = process, context, received, approval
         self.packing = CiphertextLayout.of(context.layout)
         self.clients = tuple(client for client, _ in received)
         self.samples = torch.tensor([update.samples for _, update in received], dtype=torch.float64)
@@ -229,7 +236,7 @@ class EncryptedRound:
         return answer[COEFFICIENTS]
 
     def _ask(self, message: Message, what: str) -> Message:
-        found = ask_in_turn(self.clients, message, self.context.ask)
+        found = ask_in_turn(self.clients, message | self.approval, self.context.ask)
         if found is None:
             raise UnseenError(
                 f"round {self.context.round}: no client could decrypt the {what}; the faults in the records "

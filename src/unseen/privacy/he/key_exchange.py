@@ -86,6 +86,12 @@ class KeyRing:
             raise UnseenError("it has another encryption key than the round's")
         return KeyHolder.open(tensor_to_bytes(self.state[_SECRET]))
 
+    def approval_key(self) -> bytes:
+        """Derive the key with which clients authenticate approvals to one another."""
+        if _SECRET not in self.state:
+            raise UnseenError("it has no encryption key")
+        return crypto.derive(tensor_to_bytes(self.state[_SECRET]), "approval of a sum")
+
     def _lock_for(self, roster: Tensor) -> Tensor:
         """Encrypt the key for every public key: a row is a one-time public key and the ciphertext."""
         secret = self.holder().secret

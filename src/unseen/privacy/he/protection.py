@@ -66,7 +66,15 @@ from unseen.privacy.he.key_exchange import (
     deliver_key,
 )
 from unseen.privacy.he.server_process import EncryptedServer, ServerProcess
+from unseen.privacy.he.sum_approval import (
+    APPROVAL,
+    APPROVE,
+    approve_sum,
+    request_approval,
+    require_approved,
+)
 from unseen.privacy.serialization import count_parts, tensor_to_bytes
+from unseen.privacy.survivors import FEWEST
 from unseen.training import ClientWork, Update
 
 HIDDEN = "encrypted: the server held only ciphertexts"
@@ -79,10 +87,11 @@ _NUMBER = 8
 class Encrypted(Protection[SealingSettings]):
     """Homomorphic encryption (CKKS) of updates, for means and for gradient surgery (PPDG, section 3.2).
 
-    A round: clients encrypt with the key that they share; the server computes the encrypted Gram matrix; a
-    key holder decrypts it and returns the coefficients; the server forms the encrypted weighted sum and, of
-    what else the method merges, plain sums; a key holder decrypts these. The arithmetic runs in a separate
-    process, which never has the secret key.
+    A round: clients encrypt with the key that they share; they approve the list of those whose updates are
+    combined, at least three and never another list for the round; the server computes the encrypted Gram
+    matrix; a key holder decrypts it and returns the coefficients; the server forms the encrypted weighted sum
+    and, of what else the method merges, plain sums; a key holder decrypts these. The arithmetic runs in a
+    separate process, which never has the secret key.
     """
 
     name = "encrypted"
@@ -102,6 +111,7 @@ class Encrypted(Protection[SealingSettings]):
         ADDENDS,
         CONTENTS,
         ADDED,
+        APPROVAL,
     )
     seals = True
     answers_protected: ClassVar[Mapping[str, str]] = {
@@ -113,6 +123,7 @@ class Encrypted(Protection[SealingSettings]):
         DECISIONS: "all that came of the K x K Gram matrix, which only a key holder decrypted",
         MEAN: "only the combination of the round's updates, decrypted by a key holder",
         ADDED: "only the sums over the round's clients, decrypted by a key holder",
+        APPROVAL: "a code that only key holders can make",
     }
 
     def __init__(self, settings: SealingSettings) -> None:
@@ -147,13 +158,13 @@ class Encrypted(Protection[SealingSettings]):
         return None
 
     def check(self, run: PlannedRun) -> None:
-        """Require the libraries and at least two clients."""
+        """Require the libraries and at least three clients."""
         import_tenseal()
         require_cryptography(self.extra, f"--protect {self.name}")
-        if run.in_round < 2:
+        if run.in_round < FEWEST:
             raise UsageError(
-                f"--protect {self.name} needs at least 2 clients in a round, here is {run.in_round}: the "
-                "decrypted sum would be its own update"
+                f"--protect {self.name} needs at least {FEWEST} clients in a round, here are {run.in_round}: "
+                "each of two could subtract its own update from the decrypted sum and read the other's"
             )
 
     def cost_notes(self, run: PlannedRun) -> list[str]:
@@ -203,11 +214,15 @@ class Encrypted(Protection[SealingSettings]):
         return replace(update, weights=torch.empty(0), loss=0.0, extras=sent, diagnostics={})
 
     def answer(self, message: Message, context: ClientContext) -> Message:
-        """Run a step of the key exchange, decide on a decrypted Gram matrix, or decrypt the sum."""
+        """Run a step of the key exchange, approve a sum, decide on a Gram matrix, or decrypt the sum."""
         ring, step = KeyRing(context.state), message[STEP]
+        if torch.equal(step, APPROVE):
+            return approve_sum(message, ring, context)
         if torch.equal(step, DECIDE):
+            require_approved(message, ring, context)
             return decide_coefficients(message, ring.holder(), context)
         if torch.equal(step, OPEN):
+            require_approved(message, ring, context)
             return decrypt_sum(message, ring.holder(), CiphertextLayout.of(context.layout))
         return ring.answer(message)
 
@@ -224,12 +239,15 @@ class Encrypted(Protection[SealingSettings]):
         self, context: ServerContext, received: Sequence[ReceivedUpdate], rows: Tensor
     ) -> RoundUpdates:
         """Aggregate ciphertexts as the method does, and have the result decrypted."""
-        if len(received) < 2:
+        if len(received) < FEWEST:
             raise UnseenError(
-                f"only {received[0].client!r} sent an update: the sum would be that update itself, so that "
-                "nothing was decrypted. Continue with --resume when more clients can be reached"
+                f"{len(received)} clients sent a usable update, at least {FEWEST} are needed: each of two "
+                "could subtract its own from the sum, so nothing was decrypted. Continue with --resume when "
+                "more clients can be reached"
             )
-        return EncryptedRound(self._ready(context), context, received).aggregate()
+        clients, approval = request_approval([client for client, _ in received], context)
+        kept = [each for each in received if each.client in clients]
+        return EncryptedRound(self._ready(context), context, kept, approval).aggregate()
 
     def _ready(self, context: ServerContext) -> ServerProcess:
         """Return the server process, loaded with the public context of the run's key."""

@@ -24,18 +24,16 @@ from unseen.privacy.secagg.message_forms import (
     COMMITMENTS,
     PROOF,
     PUBLIC,
-    REOPENED,
     REVEALED,
     SHARES,
     UNUSABLE,
 )
 from unseen.privacy.secagg.packing import Whole
 from unseen.privacy.serialization import bytes_to_tensor, join_parts, tensor_to_bytes
+from unseen.privacy.survivors import FEWEST, admit_survivors
 
 SECRET, ROUND = "secret of the round", "round of the secret"
 DEALT, SENT = "roster of the round", "sent in the round"
-FEWEST = 3
-"""With two clients, each could subtract its own part from the sum."""
 
 
 class MaskingSession:
@@ -162,7 +160,8 @@ class MaskingSession:
         found, needed = int(survivors.sum()), max(threshold, FEWEST)
         if found < needed:
             raise UnseenError(f"{found} clients sent something, {needed} are needed")
-        self._admit_survivors([name for name, sent in zip(names, survivors.tolist(), strict=True) if sent])
+        helped = [name for name, sent in zip(names, survivors.tolist(), strict=True) if sent]
+        admit_survivors(helped, self.context)
         revealed = torch.zeros(len(roster), shamir.SHARE_BYTES, dtype=torch.uint8)
         for other in taking_part.nonzero().flatten().tolist():
             both = self._opened(roster, other, me, shares[other], commitments[other])
@@ -179,17 +178,6 @@ class MaskingSession:
         except UnseenError as error:
             raise UnseenError(
                 f"an update was already sent in this round; masks must be used only once ({error})"
-            ) from None
-
-    def _admit_survivors(self, names: Sequence[str]) -> None:
-        """Record over which clients this round's sum is opened; refuse any others."""
-        try:
-            self._admit("unmask", hashlib.sha256("\x1f".join(sorted(names)).encode()).digest())
-        except UnseenError:
-            raise UnseenError(
-                f"round {self.round}'s {REOPENED}, over other clients than {', '.join(names)}: "
-                "the difference of two sums would show single updates. Repeat it with exactly the clients of "
-                "the first time (wait for the one that is missing), or start a new run with another --seed"
             ) from None
 
     def _admit(self, purpose: str, digest: bytes) -> None:

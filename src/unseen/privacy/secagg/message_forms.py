@@ -25,8 +25,6 @@ SHARES, COMMITMENTS = "encrypted shares", "digests of the shares"
 UNUSABLE, REVEALED = "clients whose shares are unusable", "revealed shares"
 MASKED, CONTENTS = "masked numbers", "what the masked numbers are"
 
-REOPENED = "sum was opened before"
-"""Words in the refusal of a client that has helped to open this round's sum over other clients."""
 BOX_BYTES = 2 * shamir.SHARE_BYTES + crypto.TAG_BYTES
 """An encrypted pair of shares, with the tag that authenticates it."""
 DIGEST_BYTES = 32

@@ -27,7 +27,7 @@ from unseen.privacy.context import (
 )
 from unseen.privacy.crypto import require_cryptography
 from unseen.privacy.disclosure import TRAINING_METRICS, DisclosureEntry
-from unseen.privacy.secagg.masking import FEWEST, MaskingSession
+from unseen.privacy.secagg.masking import MaskingSession
 from unseen.privacy.secagg.message_forms import (
     ADVERTISE,
     CHECK,
@@ -62,6 +62,7 @@ from unseen.privacy.secagg.packing import (
 )
 from unseen.privacy.secagg.unmasking import Cohort, form_cohort, open_sum
 from unseen.privacy.serialization import bytes_to_tensor, json_from_tensor, json_to_tensor, split_parts
+from unseen.privacy.survivors import FEWEST
 from unseen.training import ClientWork, Update
 
 ONE = "a one, to check that masks cancel"

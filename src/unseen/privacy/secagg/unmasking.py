@@ -16,7 +16,7 @@ from unseen.errors import UnseenError
 from unseen.privacy import crypto
 from unseen.privacy.context import Message, ServerContext
 from unseen.privacy.secagg import shamir
-from unseen.privacy.secagg.masking import FEWEST, add_pair, pair_seed, share_digest
+from unseen.privacy.secagg.masking import add_pair, pair_seed, share_digest
 from unseen.privacy.secagg.message_forms import (
     ADVERTISE,
     CHECK,
@@ -29,7 +29,6 @@ from unseen.privacy.secagg.message_forms import (
     PROOF,
     PROOFS,
     PUBLIC,
-    REOPENED,
     REVEAL,
     REVEALED,
     ROSTER,
@@ -42,6 +41,7 @@ from unseen.privacy.secagg.message_forms import (
 from unseen.privacy.secagg.packing import Whole
 from unseen.privacy.secagg.share_complaints import find_liars
 from unseen.privacy.serialization import join_parts, json_to_tensor, tensor_to_bytes
+from unseen.privacy.survivors import FEWEST, former_survivors, list_refusals
 
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
@@ -160,7 +160,7 @@ def open_sum(
     others, which are in the others' numbers.
     """
     survivors, usable = _revealed_shares(cohort, masked, context)
-    if len(usable) < cohort.threshold and (former := _former_survivors(masked, context)):
+    if len(usable) < cohort.threshold and (former := former_survivors(masked, context)):
         masked = {name: masked[name] for name in former}
         survivors, usable = _revealed_shares(cohort, masked, context)
     _require_enough(len(usable), cohort.threshold, "helped to remove the masks", context)
@@ -191,20 +191,6 @@ def _revealed_shares(
         if bool(survivors[place])
     }
     return survivors, _verified_shares(cohort, survivors, _ask(requests, context), context)
-
-
-def _former_survivors(masked: Mapping[str, Whole], context: ServerContext) -> list[str]:
-    """Name the clients over which this round was opened before a crash, if the others came back since.
-
-    Those clients refuse any other sum, and open it again over themselves.
-    """
-    former = [name for name in masked if REOPENED in context.refusals.get(name, "")]
-    if len(former) in (0, len(masked)):
-        return []
-    for name in masked:
-        if name not in former:
-            context.fault(name, "is left out: the round was opened without it before a crash")
-    return former
 
 
 def reveal_request(cohort: Cohort, survivors: Tensor, place: int) -> Message:
@@ -270,11 +256,7 @@ def _secret_of(
 
 def _require_enough(found: int, needed: int, what: str, context: ServerContext) -> None:
     if found < needed:
-        reasons = dict.fromkeys(context.refusals.values())
-        refusals = "; ".join(
-            f"{', '.join(name for name, said in context.refusals.items() if said == reason)}: {reason}"
-            for reason in reasons
-        )
+        refusals = list_refusals(context)
         raise UnseenError(
             f"secure summation: {found} clients {what}, at least {needed} are needed; nothing was read. "
             + (

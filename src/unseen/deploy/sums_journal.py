@@ -1,0 +1,40 @@
+"""The journal of a site's column sums: one list of sites for good, whatever runs ask for them.
+
+Column sums are exact and the same in every run, so sums over two different lists of sites can be subtracted,
+also if they belong to different runs. Nothing that a coordinator chooses (run id, round, seed, split, clients
+per site) begins a new list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from unseen.privacy.answer_journal import FileJournal
+from unseen.privacy.survivors import OPENING
+
+
+@dataclass(frozen=True)
+class SumsJournal:
+    """Journal of the column sums that a site helped to open, in `folder`."""
+
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        """The file; no run id has a space in it."""
+        return self.folder / "column sums.jsonl"
+
+    @property
+    def way_out(self) -> str:
+        """Name the file that a person at the site may remove."""
+        return (
+            "ask the sites to remove answered/column sums.jsonl from their homes, if they accept that "
+            "whoever reads both sums can subtract them"
+        )
+
+    def admit(self, *, client: str, round: int, purpose: str, digest: bytes) -> None:
+        """Record an answer on disk, or refuse it."""
+        if purpose == OPENING:
+            client, round = "", 0
+        FileJournal(self.path).admit(client=client, round=round, purpose=purpose, digest=digest)
