@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,6 +30,7 @@ sys.path[:0] = [str(TESTS / "hostile"), str(TESTS / "deploy")]
 from fuzzed_messages import ReplayGrid, fuzz, fuzz_record, read_or_refuse
 from tiny_sites import LoopbackGrid, make_images, tiny_job
 
+from unseen.callbacks.base import Callback, StopTrainingError
 from unseen.config import RunConfig
 from unseen.deploy import coordinator
 from unseen.deploy.coordinator import RoundPolicy, coordinate
@@ -36,14 +38,20 @@ from unseen.deploy.flower.message import SiteMessage
 from unseen.deploy.site_summary import SiteSummary
 from unseen.errors import UnseenError
 from unseen.runs.folder import RunFolder
-from unseen.runs.records import read_records
+from unseen.runs.records import Record, read_records
 
-SEALED_SITES = ("a", "b", "c", "d", "e", "held")
+SEALED_SITES = ("a", "b", "c", "d", "e", "f", "g", "held")
+SEALED: dict[str, dict[str, Any]] = {
+    "secure-sum": {},
+    "secure-sum,dp-clients": {"noise": 1.0},
+    "secure-sum,dp-samples": {"noise": 1.0},
+}
+"""Protections whose messages are keys, shares and masked rows, with their settings."""
 TERMS = RoundPolicy(deadline=60.0)
 
 
 class FuzzingGrid(LoopbackGrid):
-    """Live sites, of which one's answers to some kinds of questions are changed."""
+    """Live sites, of which two lie in turn: their answers to some kinds of questions are changed."""
 
     def __init__(self, *arguments: Any, random: Random, kinds: tuple[str, ...], **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -52,7 +60,7 @@ class FuzzingGrid(LoopbackGrid):
 
     def _spoil(self, site: str, question: SiteMessage, answer: SiteMessage) -> SiteMessage:
         kind = question.header["ask"]
-        if site != "a" or kind not in self.kinds or self.random.random() < 0.5:
+        if site not in ("a", "b") or kind not in self.kinds or self.random.random() < 0.4:
             return answer
         self.counts[kind] += 1
         return fuzz(answer, self.random)
@@ -71,29 +79,45 @@ def fuzz_answers(images: Path, folder: Path, method: str, count: int, seed: int)
     return ended
 
 
-def fuzz_sealed(images: Path, folder: Path, rounds: int, seed: int) -> Counter[str]:
-    """Send fuzzed keys, shares and masked rows; a run that a refusal ends is resumed."""
+def fuzz_sealed(images: Path, folder: Path, protect: str, count: int, seed: int) -> Counter[str]:
+    """Send so many fuzzed keys, shares and masked rows; a run that a refusal ends is resumed."""
     names = [path.name for path in images.iterdir()]
     for name in set(SEALED_SITES) - set(names):
         (images / name).symlink_to(images / "c")
     random, ended = Random(seed), Counter[str]()
     grid = FuzzingGrid(images, folder / "sites", SEALED_SITES, random=random, kinds=("train", "consult"))
-    job = tiny_job(images, rounds=rounds, batches_per_epoch=1, protect="secure-sum", evaluate_every=rounds)
+    job = tiny_job(
+        images,
+        rounds=count,
+        batches_per_epoch=1,
+        protect=protect,
+        protect_settings=SEALED[protect],
+        evaluate_every=count,
+    )
     tries = 0
-    while tries < rounds:
+    while sum(grid.counts.values()) < count:
+        ended[play(grid, job, folder / "run", resume=tries > 0, callbacks=EndAfter(grid, count))] += 1
         tries += 1
-        how = play(grid, job, folder / "run", resume=tries > 1)
-        ended[how] += 1
-        if how == "finished":
-            break
     ended["messages"] = sum(grid.counts.values())
     return ended
 
 
-def play(grid: Any, job: RunConfig, out: Path, *, resume: bool = False) -> str:
+class EndAfter(Callback):
+    """Ends a run after so many fuzzed messages."""
+
+    def __init__(self, grid: FuzzingGrid, count: int) -> None:
+        self.grid, self.count = grid, count
+
+    def on_record(self, record: Record) -> None:
+        """Stop once there were enough."""
+        if record["event"] == "round" and sum(self.grid.counts.values()) >= self.count:
+            raise StopTrainingError
+
+
+def play(grid: Any, job: RunConfig, out: Path, **more: Any) -> str:
     """Run a job; say how it ended."""
     try:
-        coordinate(grid, job, out=out, resume=resume, terms=TERMS)
+        coordinate(grid, job, out=out, terms=TERMS, **{"resume": False, **more})
     except UnseenError:
         return "runs ended with one line"
     except Exception as error:
@@ -102,12 +126,20 @@ def play(grid: Any, job: RunConfig, out: Path, *, resume: bool = False) -> str:
     return "finished"
 
 
-def honest_messages(images: Path, folder: Path) -> LoopbackGrid:
-    """Exchange all kinds of messages once."""
+def honest_messages(images: Path, folder: Path, protects: Sequence[str]) -> LoopbackGrid:
+    """Exchange all kinds of messages once, with each protection."""
     grid = LoopbackGrid(images, folder / "sites")
-    for name, protect in (("plain", "none"), ("sealed", "secure-sum")):
-        job = tiny_job(images, rounds=1, batches_per_epoch=1, protect=protect)
-        coordinate(grid, job, out=folder / name, resume=False, terms=TERMS)  # type: ignore[arg-type]
+    for protect in protects:
+        settings = SEALED.get(protect, {})
+        job = tiny_job(
+            images,
+            rounds=1,
+            batches_per_epoch=1,
+            protect=protect,
+            protect_settings=settings,
+            evaluate_every=1,
+        )
+        coordinate(grid, job, out=folder / protect, resume=False, terms=TERMS)  # type: ignore[arg-type]
     return grid
 
 
@@ -164,12 +196,21 @@ def main() -> None:
         for method in ("fedavg", "mdfl", "fednova"):
             found[f"answers, {method}"] = fuzz_answers(images, folder / method, method, part, seed)
             print(method, dict(found[f"answers, {method}"]), file=sys.stderr, flush=True)
-        grid = honest_messages(images, folder / "honest")
-        found |= fuzz_wire_and_census(grid, 3 * part, seed)
-        found["requests to a site"] = fuzz_requests(grid, part, seed)
-        found["answers, secure summation"] = fuzz_sealed(images, folder / "sealed", part // 40, seed)
+        grid = honest_messages(images, folder / "honest", ("none", "secure-sum"))
+        found |= fuzz_wire_and_census(grid, 5 * part // 2, seed)
+        found["requests to a site"] = fuzz_requests(grid, part // 2, seed)
+        for protect in SEALED:
+            grid = honest_messages(images, folder / f"requests, {protect}", (protect,))
+            found[f"requests to a site, {protect}"] = fuzz_requests(grid, part // 2, seed)
+        for protect in SEALED:
+            place = folder / f"answers, {protect}"
+            found[f"answers, {protect}"] = fuzz_sealed(images, place, protect, part // 5, seed)
+            print(protect, dict(found[f"answers, {protect}"]), file=sys.stderr, flush=True)
     values: dict[str, Any] = {
         "messages": sum(each["messages"] for each in found.values()),
+        "of these under secure-sum, alone and combined": sum(
+            each["messages"] for name, each in found.items() if "secure-sum" in name
+        ),
         "uncaught": sum(
             n for each in found.values() for how, n in each.items() if how.startswith("uncaught")
         ),

@@ -27,6 +27,27 @@ hypothesis.settings.register_profile("unseen", deadline=None, max_examples=50, d
 hypothesis.settings.load_profile("unseen")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the files that start Flower's processes, and mostly wait, evenly among the others.
+
+    Processes that share the tests then do not all wait at the same time.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    waiting = [group for group in files.values() if group[0].get_closest_marker("deployment")]
+    others = [group for group in files.values() if not group[0].get_closest_marker("deployment")]
+    step = sum(map(len, others)) / max(len(waiting), 1)
+    ordered: list[pytest.Item] = []
+    passed = 0
+    for group in others:
+        if waiting and passed >= step * (len(files) - len(others) - len(waiting)):
+            ordered += waiting.pop(0)
+        ordered += group
+        passed += len(group)
+    items[:] = [*ordered, *(item for group in waiting for item in group)]
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)

@@ -189,6 +189,25 @@ def test_a_tour_from_keys_to_a_trained_model(federation: Commands) -> None:
     assert processes_that_mention(str(folder / "federation")) == []
     assert processes_that_mention("a-home") == []
 
+    site_revoked_while_nothing_ran_is_refused(federation)
+
+
+def site_revoked_while_nothing_ran_is_refused(federation: Commands) -> None:
+    """Section 5: a revocation without a coordinator counts from its next start on."""
+    done = federation.run("revoke", "a")
+    assert "a is no longer admitted" in done.stderr, done.stderr
+    federation.start("up again", "up")
+    welcome = federation.wait_for("up again", "Ctrl-C stops")
+    assert "Sites: b, c, held." in welcome
+    for site in ("a", "b"):
+        federation.start(f"{site} again", "join", f"{site}.invitation", "--data", f"images/{site}")
+    federation.wait_for("a again", "does not accept this key any more")
+    federation.wait_for("b again", "waiting for work")
+    assert "waiting for work" not in federation.output("a again").read_text(encoding="utf-8")
+    status = json.loads(federation.run("status", "--json").stdout)
+    assert {row["name"]: row["status"] for row in status["sites"]}["b"] == "online"
+    assert "a" not in {row["name"] for row in status["sites"]}
+
 
 def site_that_fails_is_named_on_the_screen(federation: Commands) -> None:
     """The images of a site vanish in the middle of a run: its client raises, and the others go on."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
-from tiny_sites import QUICK, SITES, tiny_job
+from tiny_sites import QUICK, SITES, make_images, tiny_job
 
 from unseen.deploy.coordinator import RoundPolicy
 from unseen.deploy.keys import fingerprint, site_key
@@ -23,27 +24,39 @@ pytestmark = pytest.mark.deployment
 METHODS = ("fedavg", "csac", "ppdg", "fedadg", "mdfl")
 
 
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFederation]:
+    folder = tmp_path_factory.mktemp("processes")
+    with LocalFederation(make_images(folder / "images"), folder / "federation").start(SITES) as running:
+        yield running
+
+
 def weights(out: Path) -> torch.Tensor:
     return Checkpoint.load(RunFolder(out).checkpoint).weights
 
 
-def test_five_methods_give_the_weights_of_one_machine(images: Path, tmp_path: Path) -> None:
+def test_five_methods_give_the_weights_of_one_machine(federation: LocalFederation, tmp_path: Path) -> None:
     configs = {
-        method: tiny_job(images, method=method, settings=QUICK.get(method, {}), evaluate_every=3)
+        method: tiny_job(
+            federation.data,
+            method=method,
+            settings=QUICK.get(method, {}),
+            evaluate_every=3,
+            sources=SITES[:3],
+        )
         for method in METHODS
     }
-    with LocalFederation(images, tmp_path / "federation").start(SITES) as federation:
 
-        def train(method: str) -> RunResult:
-            return run_on_flower(
-                configs[method],
-                coordinator=federation.coordinator,
-                out=tmp_path / method,
-                terms=RoundPolicy(deadline=1200.0, min_sites=3),
-            )
+    def train(method: str) -> RunResult:
+        return run_on_flower(
+            configs[method],
+            coordinator=federation.coordinator,
+            out=tmp_path / method,
+            terms=RoundPolicy(deadline=1200.0, min_sites=3),
+        )
 
-        with ThreadPoolExecutor(2) as pool:
-            there = dict(zip(METHODS, pool.map(train, METHODS), strict=True))
+    with ThreadPoolExecutor(len(METHODS)) as pool:
+        there = dict(zip(METHODS, pool.map(train, METHODS), strict=True))
     for method in METHODS:
         here = run(configs[method], out=tmp_path / f"{method}-here")
         assert torch.equal(weights(tmp_path / method), weights(here.folder)), method
@@ -51,19 +64,20 @@ def test_five_methods_give_the_weights_of_one_machine(images: Path, tmp_path: Pa
         assert (tmp_path / method / "report.html").exists()
 
 
-def test_sites_that_know_each_other_sign_the_keys_of_every_round(images: Path, tmp_path: Path) -> None:
+def test_sites_that_know_each_other_sign_the_keys_of_every_round(
+    federation: LocalFederation, tmp_path: Path
+) -> None:
     """Section 4: round keys are signed with the keys that the sites registered with the SuperLink."""
-    with LocalFederation(images, tmp_path / "federation").start(SITES) as federation:
-        homes = {site: federation.home / site for site in SITES}
-        lines = [f'{site} = "{fingerprint(site_key(home, site).line)}"' for site, home in homes.items()]
-        for home in homes.values():
-            (home / PEERS).write_text("\n".join(["[sites]", *lines, ""]), encoding="utf-8")
-        run_on_flower(
-            tiny_job(images, protect="secure-sum", rounds=1),
-            coordinator=federation.coordinator,
-            out=tmp_path / "run",
-            terms=RoundPolicy(deadline=600.0, min_sites=3),
-        )
+    homes = {site: federation.home / site for site in SITES}
+    lines = [f'{site} = "{fingerprint(site_key(home, site).line)}"' for site, home in homes.items()]
+    for home in homes.values():
+        (home / PEERS).write_text("\n".join(["[sites]", *lines, ""]), encoding="utf-8")
+    run_on_flower(
+        tiny_job(federation.data, protect="secure-sum", rounds=1, sources=SITES[:3]),
+        coordinator=federation.coordinator,
+        out=tmp_path / "run",
+        terms=RoundPolicy(deadline=600.0, min_sites=3),
+    )
     (record,) = (
         each for each in read_records(RunFolder(tmp_path / "run").records) if each["event"] == "round"
     )

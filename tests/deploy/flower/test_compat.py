@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import subprocess
 import sys
+import time
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -22,9 +24,10 @@ flwr = pytest.importorskip("flwr")
 
 DEAF = """
 import signal, sys, time
-from unseen.deploy.flower.compat import exit_with_parent
+from unseen.deploy.flower import compat
+compat.PARENT_POLL_SECONDS, compat.PARENT_GRACE_SECONDS = 0.05, 0.1
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-exit_with_parent()
+compat.exit_with_parent()
 print("started", flush=True)
 time.sleep(float(sys.argv[1]))
 """
@@ -54,7 +57,7 @@ def test_without_a_named_master_nothing_happens(options: tuple[str, ...]) -> Non
 
 def test_it_lives_as_long_as_its_master() -> None:
     master = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    servant = start(5, "--parent-pid", str(master.pid))
+    servant = start(1, "--parent-pid", str(master.pid))
     assert servant.wait(60) == 0
     master.kill()
     master.wait()
@@ -82,6 +85,17 @@ def test_the_superlink_makes_its_web_application_with_create_app(monkeypatch: py
     compat.run_superlink(compat.require_flower)
     assert added == [compat.require_flower]
     assert "create_app(" in flower_source("flwr.superlink.main")
+
+
+def test_the_supernode_pauses_by_its_module_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("flwr.supernode.start_client_internal")
+    source = flower_source("flwr.supernode.start_client_internal")
+    assert sorted(set(re.findall(r"\btime\.\w+\(.*\)", source))) == ["time.sleep(0.5)", "time.sleep(3)"]
+    monkeypatch.setattr(module, "time", time)
+    monkeypatch.setattr(compat, "flower_entry_point", lambda program: lambda: None)
+    pauses = object()
+    compat.run_supernode(pauses)
+    assert module.time is pauses
 
 
 def test_app_processes_are_started_by_these_names_from_path() -> None:

@@ -1,14 +1,16 @@
 """Every place where Unseen relies on Flower beyond its documented API, for the versions in pyproject.toml.
 
-Patched or assumed: the SuperLink's `create_app`, the entry points and command names of its app processes,
-their option `--parent-pid`, what a client process does with an app bundle, the HTTP client of its programs,
-three environment variables, two texts in the SuperNode's log and two error codes.
+Patched or assumed: the SuperLink's `create_app`, the pauses of the SuperNode's loop, the entry points and
+command names of its app processes, their option `--parent-pid`, what a client process does with an app
+bundle, the HTTP client of its programs, three environment variables, two texts in the SuperNode's log and two
+error codes.
 `tests/deploy/flower/test_compat.py` checks each of them against the installed Flower, so that an update which
 renames one fails there and not at a site.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
@@ -97,6 +99,14 @@ def run_superlink(middleware: Callable[[Any], Any]) -> None:
 
     superlink.create_app = create_guarded_app
     flower_superlink()
+
+
+def run_supernode(pauses: Any) -> None:
+    """Run `flower-supernode` with `pauses` in place of the module `time` in its loop."""
+    module = importlib.import_module("flwr.supernode.start_client_internal")
+    if getattr(module, "time", None) is time:
+        setattr(module, "time", pauses)  # noqa: B010 (a patch)
+    flower_entry_point("flower-supernode")()
 
 
 def flower_entry_point(program: str) -> Callable[[], None]:

@@ -19,7 +19,6 @@ from unseen.deploy.flower.access_control import gate_token
 from unseen.deploy.flower.compat import (
     TOKEN_VARIABLE,
     flower_environment,
-    flower_program,
     path_without_flower,
     require_flower,
 )
@@ -108,7 +107,7 @@ def start_supernode(
     """
     node = {"site": site, "data": data, "home": str(home.absolute())}
     arguments = [
-        *(flower_program("flower-supernode"), "--superlink", superlink),
+        *(sys.executable, "-P", "-m", "unseen.deploy.flower.supernode_program", "--superlink", superlink),
         *(["--root-certificates", str(ca)] if ca else ["--insecure"]),
         *("--host", LOOPBACK, "--port", str(port or free_port())),
         *(certificates.arguments() if certificates else []),
