@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from unseen.report import result_table, to_markdown
+from unseen.report.tables import weights_sentence
 from unseen.runs.reader import read_run
 
 MakeRun = Callable[..., Path]
@@ -70,3 +71,17 @@ def test_empty_columns_are_left_out_and_missing_values_stay_visible(make_run: Ma
     assert "in-domain" not in to_markdown(found)
     bare = to_markdown([{"method": "fedavg"}])
     assert bare.splitlines()[2].startswith("| FedAvg | none | – |")
+
+
+def test_rows_of_different_weights_are_said_to_be_so(make_run: MakeRun) -> None:
+    fedavg, ppdg, old = (
+        {"method": "fedavg", "client_weights": "samples"},
+        {"method": "ppdg"},
+        {"method": "csac"},
+    )
+    assert weights_sentence([fedavg, fedavg]) == "" == weights_sentence([fedavg, old])
+    said = weights_sentence([fedavg, {**ppdg, "client_weights": "uniform"}, old, fedavg])
+    assert said == "Weights of clients: samples in FedAvg; uniform in PPDG."
+    found = results(make_run, "fedavg", "csac")
+    found[0]["client_weights"], found[1]["client_weights"] = "samples", "uniform, then by divergence"
+    assert "uniform, then by divergence in CSAC" in " ".join(printed(found).split())

@@ -68,6 +68,8 @@ def result_table(results: Sequence[dict[str, Any]]) -> Table:
     fractions = all(is_fraction(headline_metric(result)) for result in results)
     unit = " in %" if fractions else ""
     caption = f"target: {headers[TEXT_COLUMNS]}{unit}; oracle: best round on the held-out data"
+    if said := weights_sentence(results):
+        caption = f"{caption}\n{said}"
     table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, caption=caption)
     rows = [[cell.removesuffix(f"{SPACE}%") if fractions else cell for cell in row] for row in rows]
     for i, header in enumerate(headers):
