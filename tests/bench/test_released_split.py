@@ -76,6 +76,19 @@ def test_numbers_are_over_all_held_out_samples_together(finished):
     ]
     assert len(pooled) == 3 and result.curve == pooled
     assert result.accuracy["last"] == pooled[-1] and result.worst_group is not None
+    validation = [
+        {
+            score["group"]: score["metrics"]["pearson_r"]
+            for score in record["groups"]
+            if score["split"] == kept
+        }
+        for kept in ("validation-domain",)
+        for record in records
+        if record["event"] == "evaluation"
+    ]
+    best = max(validation, key=lambda scores: scores[None])
+    assert result.validation == best[None]
+    assert result.validation_worst == min(value for group, value in best.items() if group is not None)
 
 
 def test_nothing_of_the_test_reaches_a_choice():

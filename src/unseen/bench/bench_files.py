@@ -94,7 +94,7 @@ def write_outputs(
     for each in overview.models:
         first = each.honest.rule
         tests = [each.statistics_sheets[first]] if first in each.statistics_sheets else []
-        shown += [each.table_sheets[first], each.rules_sheet, *tests]
+        shown += [each.table_sheets[first], *each.rules_sheets, *tests]
     return Outputs(page, markdown, latex, csv, tuple(shown), tuple(overview.sentences), overview)
 
 

@@ -116,7 +116,7 @@ def _model_part(
         heading=study.model if study.several else "",
         in_title=study.in_title,
         tiles=_tiles(study, first),
-        results=[each.table_sheets[first.rule], each.rules_sheet],
+        results=[each.table_sheets[first.rule], *each.rules_sheets],
         other_results=[
             (f"The table by {rule_label(table.rule)}", each.table_sheets[table.rule]) for table in others
         ],

@@ -22,6 +22,7 @@ from unseen.bench.tables.results_table import (
     make_table,
 )
 from unseen.bench.tables.sheet import Sheet, Text
+from unseen.bench.tables.validation_sheet import validation_sheet
 from unseen.evaluation.selection import SourceValidation
 from unseen.report.formatting import NOTHING, format_value
 
@@ -30,11 +31,15 @@ USUAL_BASELINE = "fedavg"
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """One model: a table and the comparisons of every selection rule, source validation first."""
+    """One model: a table and the comparisons of every selection rule, source validation first.
+
+    validation  validation domains and worst groups, where runs have them
+    """
 
     study: Study
     tables: tuple[ResultsTable, ...]
     against: dict[str, list[PairwiseComparison]]
+    validation: Sheet | None = None
 
     @property
     def honest(self) -> ResultsTable:
@@ -47,9 +52,9 @@ class ModelSummary:
         return {table.rule: table_sheet(table) for table in self.tables}
 
     @property
-    def rules_sheet(self) -> Sheet:
-        """All rules side by side."""
-        return rules_sheet(self.tables)
+    def rules_sheets(self) -> list[Sheet]:
+        """All rules side by side, then validation domains and worst groups where runs have them."""
+        return [rules_sheet(self.tables), *([self.validation] if self.validation else [])]
 
     @property
     def statistics_sheets(self) -> dict[str, Sheet]:
@@ -109,7 +114,7 @@ class BenchSummary:
         """All tables as text, in the order of the files."""
         found: list[Sheet] = []
         for each in self.models:
-            found += [*each.table_sheets.values(), each.rules_sheet, *each.statistics_sheets.values()]
+            found += [*each.table_sheets.values(), *each.rules_sheets, *each.statistics_sheets.values()]
         return [*found, *([self.printed] if self.printed else [])]
 
 
@@ -122,7 +127,14 @@ def summarize_bench(grid: Grid, results: Sequence[JobResult], *, baseline: str |
         beside = published_rows(grid.published, study) if grid.published else None
         against = {rule: compare_with_baseline(study, rule, chosen) for rule in rules} if chosen else {}
         tables = tuple(make_table(study, rule, baseline=chosen, published=beside) for rule in rules)
-        models.append(ModelSummary(study, tables, {rule: found for rule, found in against.items() if found}))
+        models.append(
+            ModelSummary(
+                study,
+                tables,
+                {rule: found for rule, found in against.items() if found},
+                validation_sheet(study, _with_same_metric(grid.published, study)),
+            )
+        )
     fits = any(each.honest.published for each in models)
     printed = published_sheet(grid.published) if grid.published and not fits else None
     return BenchSummary(grid, chosen, tuple(models), printed)
@@ -156,6 +168,12 @@ def published_rows(name: str, study: Study) -> PublishedRows | None:
         selection=found.selection,
         note=" ".join(filter(None, [note, found.note])),
     )
+
+
+def _with_same_metric(name: str | None, study: Study) -> PublishedTable | None:
+    """Return a published table if its metric is the study's."""
+    found = load_published(name) if name else None
+    return found if found and METRICS.get(found.metric) == study.metric else None
 
 
 def published_sheet(name: str) -> Sheet | None:

@@ -24,14 +24,19 @@ from unseen.errors import UnseenError
 from unseen.evaluation.evaluate import summarize_groups
 from unseen.evaluation.selection import (
     SELECTION_RULES,
+    VALIDATION_DOMAIN,
     LastRound,
     Oracle,
     SourceValidation,
+    ValidationDomains,
     mean_metric,
     rule_names,
     select,
 )
 from unseen.runs.records import Record
+
+_OPTIONAL = ("validation", "validation_worst")
+"""Entries of a line that are left out where the run has no validation domains."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ class JobResult:
     metric       name of the metric: the primary one of the task
     job          the job's id, which is also the name of its run folder
     worst_group  accuracy of the worst group of held-out samples, where the data has groups
+    validation   metric on the domains kept to choose the round, in the round that they choose
+    validation_worst  that of their worst group
     """
 
     label: str
@@ -59,6 +66,8 @@ class JobResult:
     metric: str
     job: str
     worst_group: float | None = None
+    validation: float | None = None
+    validation_worst: float | None = None
 
 
 def write_results(path: Path, results: Iterable[JobResult]) -> None:
@@ -68,8 +77,9 @@ def write_results(path: Path, results: Iterable[JobResult]) -> None:
 
 
 def as_values(result: JobResult) -> dict[str, Any]:
-    """Convert a result to JSON values: undefined numbers become null."""
-    return {name: _without_nan(value) for name, value in asdict(result).items()}
+    """Convert a result to JSON values: undefined numbers become null; there may be no validation domains."""
+    values = {name: _without_nan(value) for name, value in asdict(result).items()}
+    return {name: value for name, value in values.items() if name not in _OPTIONAL or value is not None}
 
 
 def read_results(path: Path) -> list[JobResult]:
@@ -144,6 +154,7 @@ def _collected(entry: PlannedEntry, run: FinishedRun, store: ResultStore) -> Job
         for rule, number in chosen_rounds(entry, store).items()
     }
     metrics = run.result["metrics"]
+    kept = _on_validation_domains(run) if job.config.validate_on else {}
     return JobResult(
         label=job.label,
         held_out=job.held_out,
@@ -158,7 +169,21 @@ def _collected(entry: PlannedEntry, run: FinishedRun, store: ResultStore) -> Job
         metric=run.metric,
         job=job.id,
         worst_group=metrics.get("worst_group", {}).get(run.metric),
+        **kept,
     )
+
+
+def _on_validation_domains(run: FinishedRun) -> dict[str, float | None]:
+    """Return the metric on the validation domains and on their worst group, in the round that they choose."""
+    chosen = select(run.evaluations, ValidationDomains.name, run.task)
+    if chosen is None:
+        return {}
+    groups = summarize_groups(chosen, VALIDATION_DOMAIN, run.metric)
+    mean = groups.get("pooled")
+    return {
+        "validation": mean_metric(chosen, VALIDATION_DOMAIN, run.metric) if mean is None else float(mean),
+        "validation_worst": groups.get("worst"),
+    }
 
 
 def chosen_rounds(entry: PlannedEntry, store: ResultStore) -> dict[str, int | None]:
