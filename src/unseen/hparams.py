@@ -152,12 +152,16 @@ def unstated_settings(kind: type[Settings]) -> dict[str, Any]:
 
 def without_later_settings(kind: type[Settings], given: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out settings that identify nothing, and those added later with the value that changes nothing."""
-    declared = {item.name: item.metadata for item in fields(kind)}
+    left_out = dict[str, tuple[Any, ...]]()
+    for item in fields(kind):
+        absent = item.metadata.get("absent", SAME)
+        if absent is not SAME:
+            left_out[item.name] = (absent, _text(absent))
+    silent = {item.name for item in fields(kind) if not item.metadata.get("identifies", True)}
     return {
         name: value
         for name, value in given.items()
-        if (facts := declared.get(name, {})).get("identifies", True)
-        and (facts.get("absent", SAME) is SAME or value not in (facts["absent"], _text(facts["absent"])))
+        if name not in silent and value not in left_out.get(name, ())
     }
 
 
