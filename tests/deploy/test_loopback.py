@@ -98,6 +98,15 @@ def test_every_method_gives_the_same_weights_as_on_one_machine(
     [
         {"partition": "iid", "clients_per_domain": 2},
         {"partition": "dirichlet", "clients_per_domain": 2, "seed": 3},
+        {"group_pattern": r"^(\d+)", "test": 0.0, "seed": 3},
+        {
+            "group_pattern": r"^(\d+)",
+            "partition": "dirichlet",
+            "clients_per_domain": 2,
+            "samples_per_domain": 18,
+            "seed": 3,
+            "test": 0.2,
+        },
         {"fraction": 0.5, "rounds": 4},
         {"sources": ("a", "c")},
         {"update_dtype": "float16"},

@@ -54,10 +54,11 @@ def find_copies(thumbs: Thumbs) -> Pairs:
     pairs = np.sort(np.column_stack([first, found[first, place]]), axis=1)
     pairs = np.unique(pairs[pairs[:, 0] < pairs[:, 1]], axis=0)
     pairs = shown[pairs]
-    return pairs[_show_the_same(thumbs[pairs[:, 0]], thumbs[pairs[:, 1]])]
+    copies: Pairs = pairs[_show_the_same(thumbs[pairs[:, 0]], thumbs[pairs[:, 1]])]
+    return copies
 
 
-def describe_thumbnails(thumbs: Thumbs) -> npt.NDArray[np.float32]:
+def describe_thumbnails(thumbs: Thumbs) -> npt.NDArray[np.float64]:
     """Compute numbers that are equal for all eight positions of an image."""
     from scipy.fft import dctn
 
@@ -65,19 +66,20 @@ def describe_thumbnails(thumbs: Thumbs) -> npt.NDArray[np.float32]:
     swapped = size.transpose(0, 2, 1)
     row, column = np.triu_indices(_LOW)
     both = np.concatenate([size + swapped, np.abs(size - swapped)], axis=0).reshape(2, *size.shape)
-    described: npt.NDArray[np.float32] = np.concatenate(list(both[:, :, row, column]), axis=1) / 2
+    described: npt.NDArray[np.float64] = np.concatenate(list(both[:, :, row, column]), axis=1) / 2
     return described
 
 
 def _show_the_same(first: Thumbs, second: Thumbs) -> npt.NDArray[np.bool_]:
     """Compare pairs pixel by pixel in the eight positions: mean difference against contrast."""
     allowed = np.minimum(3.0, 0.1 * first.std(axis=(1, 2)))
-    least = np.full(len(first), np.inf)
+    least: npt.NDArray[np.float64] = np.full(len(first), np.inf)
     for flipped in (second, second.transpose(0, 2, 1)):
         for quarters in range(4):
             turned = np.rot90(flipped, quarters, axes=(1, 2))
             least = np.minimum(least, np.abs(first - turned).mean(axis=(1, 2)))
-    return least <= allowed
+    same: npt.NDArray[np.bool_] = least <= allowed
+    return same
 
 
 def copy_warnings(

@@ -226,7 +226,9 @@ def from_arrays(
         "domains": tuple(names.tolist()),
     }
     if groups is not None:
-        common["split_group_of"] = group_keys([str(group) for group in np.asarray(groups).tolist()], places)
+        common["split_group_of"] = group_keys(
+            [str(group) for group in np.asarray(groups).tolist()], places.tolist()
+        )
     if np.issubdtype(labels.dtype, np.floating):
         return DataSet(task="regression", targets=labels.astype(np.float32), **common)
     classes, numbers = np.unique(labels, return_inverse=True)
