@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "unseen"
 LAYERS = (
     {
         *("errors", "seeding", "registry", "fileio", "hparams", "child_processes", "devices"),
-        *("checksums", "tensor_files", "typed_values", "printable"),
+        *("checksums", "tensor_files", "typed_values", "printable", "config_options", "run_identity"),
     },
     {"tasks"},
     {"data"},
@@ -41,7 +41,7 @@ MAY_IMPORT_PEERS = {*LAYERS[0], "cli", "__main__"}
 ALLOWED = {
     "config": {
         *("errors", "seeding", "registry", "fileio", "hparams", "tasks", "data", "evaluation"),
-        *("checksums", "typed_values"),
+        *("checksums", "typed_values", "config_options", "run_identity"),
     }
 }
 """Parts with a narrower rule than their layer gives them."""

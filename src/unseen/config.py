@@ -6,14 +6,13 @@ Each field declares its option once: default, help text, panel and choices. The 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from unseen.checksums import read_recorded_toml, with_checksum_line
+from unseen.config_options import CLIENTS, DATA, EXECUTION, PROTECTED, TRAINING, option
 from unseen.errors import UsageError, unknown_name
 from unseen.evaluation.selection import (
     SourceValidation,
@@ -23,15 +22,16 @@ from unseen.evaluation.selection import (
     rule_names,
 )
 from unseen.fileio import read_toml, to_toml, write_text
-from unseen.hparams import Settings, with_later_settings, without_later_settings
 from unseen.registry import find_registry
+from unseen.run_identity import (
+    WHERE,
+    hash_values,
+    identifying_settings,
+    with_later_fields,
+    without_later_protection,
+)
 from unseen.typed_values import check_types
 
-WHERE = ("data_root", "device", "workers", "threads", "engine", "effort")
-"""Fields that say where a run executes, and the effort, whose choices are fields of their own: they are not
-part of a run's identity."""
-PROTECTION = ("protect", "protect_settings")
-"""Fields about protection; a run without protection keeps the identity from before they existed."""
 TABLES = (
     "settings",
     "data_settings",
@@ -41,83 +41,6 @@ TABLES = (
     "protect_settings",
 )
 """Fields that are TOML tables in the file."""
-LATER: dict[str, Any] = {
-    "update_dtype": "float32",
-    "schedule": "constant",
-    "schedule_settings": {},
-    "train": "all",
-    "lora_rank": 8,
-    "lora_alpha": 16.0,
-    "lora_average": "frozen-a",
-    "batch_norm": "train",
-    "schedule_per": "round",
-    "warmup": 0.0,
-    "clip_norm": None,
-    "head_lr": 1.0,
-    "sharpness": "none",
-    "rho": None,
-    "server_lr": 1.0,
-    "average": "none",
-    "average_settings": {},
-    "patience": None,
-    "views": None,
-    "head": "random",
-    "aggregate": "mean",
-    "aggregate_settings": {},
-    "max_weight": None,
-    "clip_update": None,
-    "weighting": "method",
-    "keep_optimizer_state": False,
-    "split": "sample",
-    "group_column": "",
-    "group_pattern": "",
-    "samples_per_domain": None,
-    "data_settings": {},
-    "evaluate_clients": False,
-}
-"""Fields that were added later: at these values they leave a run's identity as it was without them."""
-LATER_PROTECTION: dict[str, Any] = {"batch_seed": "secret"}
-"""Settings of protections that were added later: at these values they leave a run's identity as it was."""
-
-DATA = "Data"
-CLIENTS = "Clients"
-TRAINING = "Training"
-PROTECTED = "Protection"
-EXECUTION = "Execution"
-
-
-@dataclass(frozen=True)
-class Option:
-    """The command-line option of a `RunConfig` field.
-
-    help      one or two short sentences
-    panel     group in `--help`
-    choices   every allowed value, where the set is closed
-    registry  the kind of `unseen list KIND` that lists the names
-    checked   whether a name must be in the registry (model names may also come from timm)
-    spelling  current name of a field that keeps an older one in files; both are accepted
-    flag      option on the command line, if not made from the name
-    metavar   placeholder for the value in `--help`
-    envvar    environment variable that is the default
-    joined    whether the option may be repeated, and its values are joined by commas
-    """
-
-    help: str
-    panel: str
-    choices: tuple[str, ...] = ()
-    registry: str = ""
-    checked: bool = True
-    spelling: str = ""
-    flag: str = ""
-    metavar: str | None = None
-    envvar: str | None = None
-    joined: bool = False
-
-
-def option(default: Any, help: str, panel: str, **details: Any) -> Any:
-    """Declare a field with its option; `default` may be a type that makes it, or MISSING if there is none."""
-    kind = "default_factory" if isinstance(default, type) else "default"
-    return field(**{kind: default}, metadata={"option": Option(help, panel, **details)})
 
 
 @dataclass(frozen=True)
@@ -429,40 +352,20 @@ class RunConfig:
 
     def identity(self, **content: str) -> str:
         """Hash what defines the run (not where it executes), with fingerprints of the content it reads."""
-        what = {key: value for key, value in asdict(self).items() if key not in WHERE}
-        if not self.validate_on:
-            del what["validate_on"]  # keeps the identity of runs made before this field existed
-        if self.protect == "none":
-            what = {key: value for key, value in what.items() if key not in PROTECTION}
-        elif "protect_settings" in what:
-            what["protect_settings"] = _without_later(what["protect_settings"])
-        what["settings"] = self._identifying_settings()
-        what = {
-            key: value for key, value in what.items() if key not in LATER or value not in (LATER[key], None)
-        }
-        if "weighting" in what and what["weighting"] == self.settings.get("weighting"):
-            del what["weighting"]  # the setting of the method says the same
-        what["data"] = Path(self.data).name
-        what["weights"] = None if self.weights is None else Path(self.weights).name
-        text = json.dumps({**what, **content}, sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return hash_values(asdict(self), content)
 
     def differences(self, other: RunConfig) -> dict[str, tuple[Any, Any]]:
         """Map every identity field in which two configurations differ to both values."""
         mine, theirs = (
             asdict(config)
             | {name: _with_none_spelt(getattr(config, name)) for name in TABLES}
-            | {"settings": _with_none_spelt(config._identifying_settings())}
-            | {"protect_settings": _without_later(_with_none_spelt(config.protect_settings))}
+            | {"settings": _with_none_spelt(identifying_settings(config.method, config.settings))}
+            | {"protect_settings": without_later_protection(_with_none_spelt(config.protect_settings))}
             for config in (self, other)
         )
         return {
             key: (mine[key], theirs[key]) for key in mine if key not in WHERE and mine[key] != theirs[key]
         }
-
-    def _identifying_settings(self) -> dict[str, Any]:
-        """Return the method's settings without those that leave an old run what it was."""
-        return without_later_settings(_settings_type(self.method), self.settings) if self.settings else {}
 
     def save(self, path: Path) -> None:
         """Write the configuration as TOML with a checksum; None is left out, and is `none` in settings."""
@@ -479,11 +382,7 @@ class RunConfig:
     @classmethod
     def load_recorded(cls, path: Path) -> RunConfig:
         """Read the configuration of a run's folder; what it lacks was added later and changes nothing."""
-        values = {**LATER, **read_recorded_toml(path)}
-        if isinstance(settings := values.get("settings"), Mapping) and settings:
-            kind = _settings_type(str(values.get("method", cls.method)))
-            values["settings"] = with_later_settings(kind, settings)
-        return cls._from_file(path, values)
+        return cls._from_file(path, with_later_fields(read_recorded_toml(path), method=cls.method))
 
     @classmethod
     def _from_file(cls, path: Path, values: Mapping[str, Any]) -> RunConfig:
@@ -510,24 +409,8 @@ def recorded_names(values: Mapping[str, Any], *, kind: str = "option") -> dict[s
     return {known.get(name, name): value for name, value in values.items()}
 
 
-def _settings_type(method: str) -> type[Settings]:
-    """Return the settings of a method by its name; none for an unknown one, which is refused elsewhere."""
-    methods = find_registry("methods")
-    kind: type[Settings] = methods[method].settings_type() if method in methods else Settings
-    return kind
-
-
 def _names(given: str | Iterable[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
-
-
-def _without_later(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out settings of a protection that were added later and have their first value."""
-    return {
-        key: value
-        for key, value in settings.items()
-        if key not in LATER_PROTECTION or value != LATER_PROTECTION[key]
-    }
 
 
 def _with_none_spelt(settings: Mapping[str, Any]) -> dict[str, Any]:

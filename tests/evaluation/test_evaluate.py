@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unseen import train
-from unseen.config import LATER, PROTECTION, WHERE, RunConfig
+from unseen.config import RunConfig
 from unseen.data import DataSet
 from unseen.errors import UsageError
 from unseen.evaluation.evaluate import GroupedAccumulator, score_groups, summarize_groups
 from unseen.evaluation.selection import select
+from unseen.run_identity import LATER, PROTECTION, WHERE
 from unseen.runner.finalize import make_result
 from unseen.tasks import TASKS
 

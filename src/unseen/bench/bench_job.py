@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from unseen.aggregation import AGGREGATORS, AVERAGES, make_aggregator, make_average
-from unseen.config import LATER, WHERE, RunConfig
+from unseen.config import RunConfig
 from unseen.data.sources import changed_data_settings
 from unseen.hparams import Settings, unstated_settings
 from unseen.methods import METHODS, make_method
 from unseen.privacy import make_protection, protection_type
+from unseen.run_identity import LATER, WHERE
 from unseen.training.schedules import SCHEDULES, make_schedule
 
 RELEASED = "released"

@@ -10,10 +10,11 @@ from typing import Any
 from unseen.bench.bench_job import RELEASED, BenchJob, job_config
 from unseen.bench.row_weights import without_idle_weighting
 from unseen.checksums import check_sealed, write_sealed_text
-from unseen.config import WHERE, RunConfig, recorded_names
+from unseen.config import RunConfig, recorded_names
 from unseen.errors import UsageError, unknown_name
 from unseen.evaluation.selection import LeaveOneDomainOut, SourceValidation
 from unseen.fileio import read_toml, to_toml
+from unseen.run_identity import WHERE
 from unseen.typed_values import check_types
 
 ALL = "all"

@@ -14,9 +14,10 @@ from rich.console import Console
 
 from unseen.cli.console import INTERRUPTED, messages, print_json, results
 from unseen.cli.options import option_group, parse_settings, run_options, with_options, with_plugins
-from unseen.config import EXECUTION, WHERE
+from unseen.config_options import EXECUTION
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.fileio import write_json
+from unseen.run_identity import WHERE
 
 if TYPE_CHECKING:
     from unseen.bench.bench_files import Outputs

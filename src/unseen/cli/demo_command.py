@@ -9,9 +9,12 @@ import typer
 
 from unseen.cli.console import INTERRUPTED, messages, print_json, results
 
-METHODS = {"deepall": {}, "fedavg": {}, "csac": {"acquisition_epochs": 5}}
+METHODS = {"deepall": {}, "fedavg": {}, "csac": {"acquisition_epochs": 4}}
 """Methods and their settings; all train for the same number of epochs."""
-SETTINGS = {"data": "rotated-digits", "hold_out": "75", "rounds": 30, "local_epochs": 5, "lr": 0.02}
+SETTINGS = {
+    **{"data": "rotated-digits", "hold_out": "75", "rounds": 15, "local_epochs": 4},
+    **{"lr": 0.05, "schedule": "cosine"},
+}
 
 
 def demo_command(

@@ -12,7 +12,8 @@ import typer
 
 from unseen.cli.console import INTERRUPTED, messages, print_json, results
 from unseen.cli.options import option_group, run_options, with_options, with_plugins
-from unseen.config import EXECUTION, RunConfig
+from unseen.config import RunConfig
+from unseen.config_options import EXECUTION
 from unseen.errors import UnseenError, UsageError
 
 if TYPE_CHECKING:

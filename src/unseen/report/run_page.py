@@ -142,7 +142,8 @@ def train_command(config: dict[str, Any]) -> list[str]:
     Options that have their default value, or only say where a run executes, are left out; empty if the
     configuration names no data.
     """
-    from unseen.config import WHERE, RunConfig
+    from unseen.config import RunConfig
+    from unseen.run_identity import WHERE
 
     if not config.get("data"):
         return []
