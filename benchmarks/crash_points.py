@@ -150,11 +150,11 @@ def without_times(value: Any) -> Any:
 
 def found_federation(images: Path, out: Path) -> None:
     """Create a coordinator's home, an invitation, a site's home with its policy, and admit the site."""
-    from unseen.deploy.coordinator_home import open_home
-    from unseen.deploy.invitation import Invitation
-    from unseen.deploy.members import Members
-    from unseen.deploy.site_home import open_site
-    from unseen.deploy.site_policy import read_policy, write_policy
+    from unseen.deploy.coordinator.coordinator_home import open_home
+    from unseen.deploy.identity.invitation import Invitation
+    from unseen.deploy.identity.members import Members
+    from unseen.deploy.site.site_home import open_site
+    from unseen.deploy.site.site_policy import read_policy, write_policy
 
     del images
     home = open_home(out / "coordinator", hosts=("localhost",), port=19000)
@@ -169,10 +169,10 @@ def found_federation(images: Path, out: Path) -> None:
 
 def outcome_of_federation(folder: Path) -> Any:
     """Check that keys, certificates and invitation belong together, and list the files with their modes."""
-    from unseen.deploy.coordinator_home import open_home
-    from unseen.deploy.invitation import Invitation
-    from unseen.deploy.keys import load_private_key
-    from unseen.deploy.members import Members
+    from unseen.deploy.coordinator.coordinator_home import open_home
+    from unseen.deploy.identity.invitation import Invitation
+    from unseen.deploy.identity.keys import load_private_key
+    from unseen.deploy.identity.members import Members
 
     home = open_home(folder / "coordinator")
     (member,) = Members(home.path)

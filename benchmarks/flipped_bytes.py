@@ -152,13 +152,13 @@ def read_features(root: Path) -> Any:
 
 
 def read_invitation(root: Path) -> Any:
-    from unseen.deploy.invitation import Invitation
+    from unseen.deploy.identity.invitation import Invitation
 
     return Invitation.load(root / "federation" / "a.invitation")
 
 
 def read_ledger(root: Path) -> Any:
-    from unseen.deploy.ledger_chain import LEDGER, verify_ledger
+    from unseen.deploy.site.ledger_chain import LEDGER, verify_ledger
 
     home = root / "federation" / "site"
     checked = verify_ledger(home, public=" ".join((home / "a.pub").read_text().split()[:2]))
@@ -211,7 +211,7 @@ KINDS = {
 
 def prepare(root: Path) -> None:
     """Write one file of every kind."""
-    from unseen.deploy.ledger import append_refusal
+    from unseen.deploy.site.ledger import append_refusal
 
     def work() -> None:
         os.environ["UNSEEN_CACHE"] = str(root / "cache")

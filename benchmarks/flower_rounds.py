@@ -21,7 +21,7 @@ from measure import options, report
 from PIL import Image
 
 from unseen.config import RunConfig
-from unseen.deploy.submit import run_on_flower
+from unseen.deploy.coordinator.submit import run_on_flower
 from unseen.deploy.testing import LocalFederation
 from unseen.runner.run import run
 from unseen.runs.folder import RunFolder

@@ -26,10 +26,10 @@ from unseen.config import RunConfig
 from unseen.data import DataSet, load_data
 from unseen.data.site_data import SiteSamples
 from unseen.data.sources import load_site
-from unseen.deploy import coordinator
-from unseen.deploy.coordinator import RoundPolicy, coordinate
+from unseen.deploy.coordinator import coordinator
+from unseen.deploy.coordinator.coordinator import RoundPolicy, coordinate
 from unseen.deploy.flower.message import SiteMessage
-from unseen.deploy.site import Site
+from unseen.deploy.site.site import Site
 from unseen.engine import RoundStart, SerialEngine
 from unseen.engine.base import Reply
 from unseen.errors import UnseenError

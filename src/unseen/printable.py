@@ -27,6 +27,12 @@ def is_printable(text: str, *, longest: int = LONGEST) -> bool:
     return printable(text, longest=longest) == text
 
 
+def quote(value: object, *, longest: int = 80) -> str:
+    """Quote a value for a message of one line, with every unusual character escaped."""
+    text = ascii(value)
+    return text if len(text) <= longest else f"{text[:longest]}..."
+
+
 def _describe(value: object) -> str:
     """Write a number as it is and name the kind of anything else: its text could be endless."""
     if isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 64):

@@ -16,14 +16,14 @@ import torch
 from real_commands import PATIENCE, Commands, processes_that_mention
 from tiny_sites import SITES, TINY, make_images, tiny_job, write_policy
 
-from unseen.deploy.coordinator_home import CoordinatorHome
+from unseen.deploy.coordinator.coordinator_home import CoordinatorHome
 from unseen.deploy.flower.access_control import gate_token
 from unseen.deploy.flower.processes import Process, free_port, start_supernode, stop_process
-from unseen.deploy.invitation import Invitation
-from unseen.deploy.keys import site_key
-from unseen.deploy.members import Members, known_nodes
-from unseen.deploy.site_home import open_site, reason_unreachable
-from unseen.deploy.tls import make_certificates
+from unseen.deploy.identity.invitation import Invitation
+from unseen.deploy.identity.keys import site_key
+from unseen.deploy.identity.members import Members, known_nodes
+from unseen.deploy.identity.tls import make_certificates
+from unseen.deploy.site.site_home import open_site, reason_unreachable
 from unseen.errors import UnseenError
 from unseen.runner.run import run
 from unseen.runs.checkpoint import Checkpoint

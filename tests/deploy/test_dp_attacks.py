@@ -15,13 +15,13 @@ import pytest
 from tiny_sites import LoopbackGrid, make_images, tiny_job
 
 from unseen.callbacks.base import Callback
-from unseen.deploy import coordinator
-from unseen.deploy.coordinator import RoundPolicy, coordinate
+from unseen.deploy.coordinator import coordinator
+from unseen.deploy.coordinator.coordinator import RoundPolicy, coordinate
 from unseen.deploy.flower.message import SiteMessage
 from unseen.deploy.job import Job
-from unseen.deploy.privacy_budget import read_account
-from unseen.deploy.site import Site, SitePart
-from unseen.deploy.site_policy import NoisePolicy
+from unseen.deploy.site.privacy_budget import read_account
+from unseen.deploy.site.site import Site, SitePart
+from unseen.deploy.site.site_policy import NoisePolicy
 from unseen.errors import UnseenError
 from unseen.privacy.dp.accountant import Steps, compute_epsilon
 from unseen.privacy.dp.sample_level import SPENT

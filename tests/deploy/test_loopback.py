@@ -13,9 +13,9 @@ from tiny_sites import QUICK, TINY, LoopbackGrid, tiny_job, write_policy
 
 from unseen.callbacks.base import Callback, StopTrainingError
 from unseen.config import RunConfig
-from unseen.deploy import coordinator
 from unseen.deploy import site_summary as census
-from unseen.deploy.coordinator import RoundPolicy, coordinate
+from unseen.deploy.coordinator import coordinator
+from unseen.deploy.coordinator.coordinator import RoundPolicy, coordinate
 from unseen.deploy.flower.message import SiteMessage
 from unseen.errors import UnseenError, UsageError
 from unseen.methods import METHODS

@@ -12,8 +12,8 @@ from tiny_sites import tiny_job
 
 from unseen.callbacks.base import Callback
 from unseen.config import RunConfig
-from unseen.deploy.coordinator import RoundPolicy
-from unseen.deploy.submit import run_on_flower
+from unseen.deploy.coordinator.coordinator import RoundPolicy
+from unseen.deploy.coordinator.submit import run_on_flower
 from unseen.deploy.testing import LocalFederation
 from unseen.errors import UnseenError
 from unseen.runner.run import run

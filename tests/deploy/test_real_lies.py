@@ -8,8 +8,8 @@ import pytest
 import torch
 from tiny_sites import tiny_job
 
-from unseen.deploy.coordinator import RoundPolicy
-from unseen.deploy.submit import run_on_flower
+from unseen.deploy.coordinator.coordinator import RoundPolicy
+from unseen.deploy.coordinator.submit import run_on_flower
 from unseen.deploy.testing import LocalFederation
 from unseen.registry import PLUGINS_VARIABLE
 from unseen.runs.checkpoint import Checkpoint
@@ -18,7 +18,7 @@ from unseen.runs.records import read_records
 
 pytestmark = pytest.mark.deployment
 LIE = """
-from unseen.deploy import site
+from unseen.deploy.site import site
 
 honest = site._numbers
 site._numbers = lambda update: {**honest(update), "samples": 10**18, "diagnostics": {"x\\n": "y"}}

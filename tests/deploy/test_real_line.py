@@ -15,8 +15,8 @@ from PIL import Image
 from recording_proxy import RecordingProxy
 from tiny_sites import tiny_job
 
-from unseen.deploy.coordinator import RoundPolicy
-from unseen.deploy.submit import run_on_flower
+from unseen.deploy.coordinator.coordinator import RoundPolicy
+from unseen.deploy.coordinator.submit import run_on_flower
 from unseen.deploy.testing import LocalFederation
 from unseen.runs.checkpoint import Checkpoint
 from unseen.runs.folder import RunFolder

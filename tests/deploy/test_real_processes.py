@@ -10,10 +10,10 @@ import pytest
 import torch
 from tiny_sites import QUICK, SITES, make_images, tiny_job
 
-from unseen.deploy.coordinator import RoundPolicy
-from unseen.deploy.keys import fingerprint, site_key
-from unseen.deploy.peer_keys import PEERS
-from unseen.deploy.submit import run_on_flower
+from unseen.deploy.coordinator.coordinator import RoundPolicy
+from unseen.deploy.coordinator.submit import run_on_flower
+from unseen.deploy.identity.keys import fingerprint, site_key
+from unseen.deploy.identity.peer_keys import PEERS
 from unseen.deploy.testing import LocalFederation
 from unseen.runner.run import RunResult, run
 from unseen.runs.checkpoint import Checkpoint

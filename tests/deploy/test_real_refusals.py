@@ -11,13 +11,13 @@ import pytest
 from real_commands import PATIENCE
 from tiny_sites import make_images, tiny_job
 
-from unseen.deploy.coordinator import RoundPolicy
-from unseen.deploy.coordinator_home import CoordinatorHome
+from unseen.deploy.coordinator.coordinator import RoundPolicy
+from unseen.deploy.coordinator.coordinator_home import CoordinatorHome
+from unseen.deploy.coordinator.submit import run_on_flower, submit
 from unseen.deploy.flower.compat import REFUSED_LOG
-from unseen.deploy.keys import read_public_key, site_key
-from unseen.deploy.ledger_chain import verify_ledger
-from unseen.deploy.members import Members, known_nodes
-from unseen.deploy.submit import run_on_flower, submit
+from unseen.deploy.identity.keys import read_public_key, site_key
+from unseen.deploy.identity.members import Members, known_nodes
+from unseen.deploy.site.ledger_chain import verify_ledger
 from unseen.deploy.testing import LocalFederation
 from unseen.errors import UnseenError
 

@@ -13,9 +13,9 @@ from tiny_sites import SITES, LoopbackGrid
 from typer.testing import CliRunner
 
 from unseen.cli.main import app
-from unseen.deploy.coordinator import RoundPolicy, coordinate
-from unseen.deploy.ledger import Ledger
-from unseen.deploy.submit import run_on_flower
+from unseen.deploy.coordinator.coordinator import RoundPolicy, coordinate
+from unseen.deploy.coordinator.submit import run_on_flower
+from unseen.deploy.site.ledger import Ledger
 from unseen.deploy.testing import LocalFederation
 from unseen.runner.run import run
 from unseen.runner.start_record import TABLE_SUMS

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from unseen.cli.main import app
 from unseen.data import DataRequest
 from unseen.data.validate import check_site
-from unseen.deploy.invitation import Invitation
-from unseen.deploy.tls import make_certificates
+from unseen.deploy.identity.invitation import Invitation
+from unseen.deploy.identity.tls import make_certificates
 from unseen.errors import UnseenError, UsageError
 
 

@@ -12,8 +12,8 @@ from tiny_sites import LoopbackGrid, tiny_job
 
 from unseen.callbacks.base import Callback
 from unseen.config import RunConfig
-from unseen.deploy import coordinator
-from unseen.deploy.coordinator import RoundPolicy, coordinate
+from unseen.deploy.coordinator import coordinator
+from unseen.deploy.coordinator.coordinator import RoundPolicy, coordinate
 from unseen.errors import UnseenError
 from unseen.models import InputSpec, build_model
 from unseen.runner.run import RunResult, run

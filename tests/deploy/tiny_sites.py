@@ -13,7 +13,7 @@ from PIL import Image
 
 from unseen.config import RunConfig
 from unseen.deploy.flower.message import SiteMessage, from_flower_record, to_flower_record
-from unseen.deploy.site import Site
+from unseen.deploy.site.site import Site
 
 SITES = ("a", "b", "c", "held")
 QUICK: dict[str, dict[str, Any]] = {"csac": {"acquisition_epochs": 2}}

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
 
 from tiny_sites import LoopbackGrid, make_images
 
-from unseen.deploy import coordinator
+from unseen.deploy.coordinator import coordinator
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import torch
 from lying_sites import CENSUS, EXTRAS, LIAR, SEALED, SUMS, UPDATES, array, header, tell
 from tiny_sites import TINY, LoopbackGrid, make_images, tiny_job, write_policy
 
-from unseen.deploy.coordinator import RoundPolicy, coordinate
+from unseen.deploy.coordinator.coordinator import RoundPolicy, coordinate
 from unseen.deploy.flower.message import SiteMessage
 from unseen.deploy.site_summary import SiteSummary
 from unseen.errors import UnseenError

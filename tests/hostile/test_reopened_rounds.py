@@ -9,7 +9,7 @@ import pytest
 from tiny_sites import LoopbackGrid, make_images, tiny_job
 
 from unseen.callbacks.base import Callback
-from unseen.deploy.coordinator import RoundPolicy, coordinate
+from unseen.deploy.coordinator.coordinator import RoundPolicy, coordinate
 from unseen.deploy.flower.message import SiteMessage
 from unseen.errors import UnseenError
 from unseen.runner.run import RunResult

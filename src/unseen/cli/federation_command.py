@@ -13,7 +13,7 @@ from unseen.cli.up_command import DEFAULT_HOME, HomeOption
 from unseen.errors import UsageError
 
 if TYPE_CHECKING:
-    from unseen.deploy.coordinator_home import CoordinatorHome, FederationStatus
+    from unseen.deploy.coordinator.coordinator_home import CoordinatorHome, FederationStatus
 
 
 SiteArgument = Annotated[
@@ -42,9 +42,9 @@ def invite_command(  # noqa: PLR0917 (one parameter per option)
 
         unseen invite hospital_a
     """
-    from unseen.deploy.coordinator_home import CoordinatorHome
-    from unseen.deploy.invitation import SUFFIX, Invitation, require_site_name
-    from unseen.deploy.members import Members
+    from unseen.deploy.coordinator.coordinator_home import CoordinatorHome
+    from unseen.deploy.identity.invitation import SUFFIX, Invitation, require_site_name
+    from unseen.deploy.identity.members import Members
 
     if revoke and key is not None:
         raise UsageError("--revoke removes a site's key and --key adds one: use one at a time")
@@ -92,11 +92,11 @@ def accept_command(
 
         unseen accept hospital_a hospital_a.rotation
     """
-    from unseen.deploy import key_rotation
-    from unseen.deploy.coordinator_home import CoordinatorHome
-    from unseen.deploy.invitation import require_site_name
-    from unseen.deploy.keys import fingerprint, read_public_key
-    from unseen.deploy.members import Members
+    from unseen.deploy.coordinator.coordinator_home import CoordinatorHome
+    from unseen.deploy.identity import key_rotation
+    from unseen.deploy.identity.invitation import require_site_name
+    from unseen.deploy.identity.keys import fingerprint, read_public_key
+    from unseen.deploy.identity.members import Members
 
     require_site_name(site)
     place, members = CoordinatorHome.load(home), Members(home)
@@ -122,9 +122,9 @@ def revoke_command(site: SiteArgument, home: HomeOption = DEFAULT_HOME) -> None:
 
         unseen revoke hospital_a
     """
-    from unseen.deploy.coordinator_home import CoordinatorHome
-    from unseen.deploy.invitation import require_site_name
-    from unseen.deploy.members import Members
+    from unseen.deploy.coordinator.coordinator_home import CoordinatorHome
+    from unseen.deploy.identity.invitation import require_site_name
+    from unseen.deploy.identity.members import Members
 
     require_site_name(site)
     place = CoordinatorHome.load(home)
@@ -161,7 +161,7 @@ def status_command(
         unseen status --home hospital_a-home
     """
     from unseen.cli.site_status import is_site_home, show_site_status
-    from unseen.deploy.coordinator_home import federation_status
+    from unseen.deploy.coordinator.coordinator_home import federation_status
 
     if is_site_home(home):
         show_site_status(home, as_json=as_json)
@@ -216,7 +216,7 @@ def app_command(  # noqa: PLR0917 (one parameter per option)
         unseen app my_app --job job.toml
     """
     from unseen.config import RunConfig
-    from unseen.deploy.coordinator import RoundPolicy
+    from unseen.deploy.coordinator.coordinator import RoundPolicy
     from unseen.deploy.flower.app_folder import write_app
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

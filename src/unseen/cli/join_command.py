@@ -56,11 +56,11 @@ def join_command(  # noqa: PLR0917 (one parameter per option)
     """
     from unseen.cli.up_command import terminated_like_interrupted
     from unseen.deploy.flower.compat import require_flower
-    from unseen.deploy.invitation import Invitation
-    from unseen.deploy.key_rotation import rotate_key as rotate
-    from unseen.deploy.peer_keys import PEERS, copy_peers, read_peers
-    from unseen.deploy.site_home import open_site, stay_connected
-    from unseen.deploy.site_policy import read_policy, write_policy
+    from unseen.deploy.identity.invitation import Invitation
+    from unseen.deploy.identity.key_rotation import rotate_key as rotate
+    from unseen.deploy.identity.peer_keys import PEERS, copy_peers, read_peers
+    from unseen.deploy.site.site_home import open_site, stay_connected
+    from unseen.deploy.site.site_policy import read_policy, write_policy
     from unseen.fileio import locked
 
     require_flower()

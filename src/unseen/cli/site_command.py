@@ -31,7 +31,7 @@ def approve_command(
 
         unseen approve 3f9a1c0b7d21 --home hospital_a-home
     """
-    from unseen.deploy.approvals import Approvals
+    from unseen.deploy.site.approvals import Approvals
 
     approvals, console = Approvals(find_site_home(home)), results()
     if run is None:
@@ -64,8 +64,8 @@ def verify_command(
 
         unseen ledger verify hospital_a-home
     """
-    from unseen.deploy.keys import fingerprint, read_public_key
-    from unseen.deploy.ledger_chain import LEDGER, verify_ledger
+    from unseen.deploy.identity.keys import fingerprint, read_public_key
+    from unseen.deploy.site.ledger_chain import LEDGER, verify_ledger
 
     place = find_site_home(home)
     keys = sorted(place.glob("*.pub"))

@@ -10,16 +10,16 @@ from unseen.cli.console import print_json, results
 
 def is_site_home(home: Path) -> bool:
     """Check whether a folder is a site's home, not a coordinator's."""
-    from unseen.deploy.privacy_budget import ACCOUNT
-    from unseen.deploy.site_policy import POLICY
+    from unseen.deploy.site.privacy_budget import ACCOUNT
+    from unseen.deploy.site.site_policy import POLICY
 
     return any((home / name).exists() for name in (POLICY, ACCOUNT))
 
 
 def show_site_status(home: Path, *, as_json: bool) -> None:
     """Show what a site has spent of its privacy budget, in all and per run."""
-    from unseen.deploy.privacy_budget import budget_status
-    from unseen.deploy.site_policy import read_policy
+    from unseen.deploy.site.privacy_budget import budget_status
+    from unseen.deploy.site.site_policy import read_policy
 
     spent = budget_status(home, read_policy(home).privacy)
     if as_json:

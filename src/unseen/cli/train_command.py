@@ -166,8 +166,8 @@ def run_somewhere(
         return run(config, out=out, resume=resume, callbacks=callbacks)
     if flower.coordinator is None:
         raise UsageError("--engine flower needs --coordinator ADDRESS, where `unseen up` listens (host:port)")
-    from unseen.deploy.coordinator import RoundPolicy
-    from unseen.deploy.submit import run_on_flower
+    from unseen.deploy.coordinator.coordinator import RoundPolicy
+    from unseen.deploy.coordinator.submit import run_on_flower
 
     return run_on_flower(
         config,
@@ -181,7 +181,7 @@ def run_somewhere(
 
 def _coordinator(named: str, ca: Path | None) -> SuperLinkConnection:
     """Take an address as it is; a folder is the home of a coordinator on this machine."""
-    from unseen.deploy.coordinator_home import CoordinatorHome
+    from unseen.deploy.coordinator.coordinator_home import CoordinatorHome
     from unseen.deploy.flower.flwr_cli import SuperLinkConnection
 
     if Path(named).is_dir():

@@ -17,7 +17,7 @@ from unseen.cli.console import INTERRUPTED, messages
 from unseen.errors import UnseenError
 
 if TYPE_CHECKING:
-    from unseen.deploy.coordinator_home import CoordinatorHome
+    from unseen.deploy.coordinator.coordinator_home import CoordinatorHome
 
 HomeOption = Annotated[Path, typer.Option(help="The coordinator's folder: keys, certificates, state.")]
 DEFAULT_HOME = Path("federation")
@@ -48,10 +48,10 @@ def up_command(
 
         unseen up --home federation --host fed.example.org
     """
-    from unseen.deploy.coordinator_home import open_home, start_coordinator
+    from unseen.deploy.coordinator.coordinator_home import open_home, start_coordinator
     from unseen.deploy.flower.processes import stop_process
-    from unseen.deploy.members import Members
-    from unseen.deploy.tls import WARN_DAYS, days_left
+    from unseen.deploy.identity.members import Members
+    from unseen.deploy.identity.tls import WARN_DAYS, days_left
     from unseen.fileio import locked
 
     console = messages()
@@ -111,7 +111,7 @@ def say_expired(sites: list[str], say: Callable[[str], None]) -> None:
 
 def _wait(process: subprocess.Popen[str], home: CoordinatorHome, say: Callable[[str], None]) -> None:
     """Wait until the SuperLink ends, and turn away sites whose keys expire meanwhile."""
-    from unseen.deploy.members import Members
+    from unseen.deploy.identity.members import Members
 
     while process.poll() is None:
         with suppress(UnseenError):  # tried again

@@ -20,7 +20,7 @@ from unseen.errors import UnseenError
 from unseen.printable import printable
 
 if TYPE_CHECKING:
-    from unseen.deploy.site import Site
+    from unseen.deploy.site.site import Site
 
 log = logging.getLogger("unseen.site")
 require_flower()
@@ -32,8 +32,8 @@ client_app = ClientApp()
 def coordinate_job(grid: Grid, context: Context) -> None:
     """Run the job in the app's configuration."""
     from unseen.config import RunConfig
-    from unseen.deploy.coordinator import RoundPolicy, coordinate
-    from unseen.deploy.events import EventLog
+    from unseen.deploy.coordinator.coordinator import RoundPolicy, coordinate
+    from unseen.deploy.coordinator.events import EventLog
 
     exit_with_parent()
     settings = context.run_config
@@ -59,7 +59,7 @@ def coordinate_job(grid: Grid, context: Context) -> None:
 def answer_message(message: Message, context: Context) -> Message:
     """Answer a message at a site; what is sent is first written to the site's ledger."""
     from unseen.deploy.flower.message import SiteMessage, from_flower_record, to_flower_record
-    from unseen.deploy.ledger import append_entry
+    from unseen.deploy.site.ledger import append_entry
 
     exit_with_parent()
     site = _site(context)
@@ -78,7 +78,7 @@ def answer_message(message: Message, context: Context) -> Message:
 
 def refuse_message(message: Message, context: Context, reason: str) -> Message:
     """Refuse a message; the site's log and ledger say why."""
-    from unseen.deploy.ledger import append_refusal
+    from unseen.deploy.site.ledger import append_refusal
 
     exit_with_parent()
     site = _site(context)
@@ -88,7 +88,7 @@ def refuse_message(message: Message, context: Context, reason: str) -> Message:
 
 
 def _site(context: Context) -> Site:
-    from unseen.deploy.site import Site
+    from unseen.deploy.site.site import Site
 
     node = context.node_config
     for key in ("site", "data", "home"):

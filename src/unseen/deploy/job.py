@@ -12,7 +12,7 @@ from unseen.config import RunConfig
 from unseen.data.dataset import Column
 from unseen.data.tables.encoding import TableEncoding
 from unseen.deploy.safe_names import require_safe_name
-from unseen.deploy.table_job import read_columns, read_encoding
+from unseen.deploy.tables.table_job import read_columns, read_encoding
 from unseen.models.freezing import frozen_names
 from unseen.run_identity import WHERE
 from unseen.runner.prepare import Setup

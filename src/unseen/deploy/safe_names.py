@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from unseen.errors import UsageError
+from unseen.printable import quote
 
 LONGEST = 63
 SAFE_NAME = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{LONGEST - 1}}}")
@@ -19,13 +20,7 @@ def require_safe_name(name: object, what: str) -> str:
     """
     if not isinstance(name, str) or not SAFE_NAME.fullmatch(name) or ".." in name:
         raise UsageError(
-            f"{shown(name)} cannot be the name of {what}: expected letters, digits, '.', '-' or '_', not "
+            f"{quote(name)} cannot be the name of {what}: expected letters, digits, '.', '-' or '_', not "
             f"'..', at most {LONGEST}"
         )
     return name
-
-
-def shown(value: object, *, most: int = 80) -> str:
-    """Quote a value from the other side for a message of one line: escaped and of bounded length."""
-    text = ascii(value)
-    return text if len(text) <= most else f"{text[:most]}..."

@@ -19,7 +19,7 @@ import numpy as np
 from unseen.data import DataSet
 from unseen.data.dataset import Indices
 from unseen.data.site_data import SiteSamples
-from unseen.deploy.table_summary import TableSummary, merge_columns, sort_numbers
+from unseen.deploy.tables.table_summary import TableSummary, merge_columns, sort_numbers
 from unseen.errors import UnseenError
 from unseen.federation import Split, SplitFractions
 from unseen.federation.split import split_groups

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from unseen.deploy.coordinator_home import CoordinatorHome, open_home
+from unseen.deploy.coordinator.coordinator_home import CoordinatorHome, open_home
 from unseen.deploy.flower.flwr_cli import SuperLinkConnection
 from unseen.deploy.flower.processes import (
     LOOPBACK,
@@ -17,9 +17,9 @@ from unseen.deploy.flower.processes import (
     stop_process,
     wait_until_open,
 )
-from unseen.deploy.keys import site_key
-from unseen.deploy.members import Members
-from unseen.deploy.site_policy import POLICY
+from unseen.deploy.identity.keys import site_key
+from unseen.deploy.identity.members import Members
+from unseen.deploy.site.site_policy import POLICY
 from unseen.fileio import write_text
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("flwr")
 
 from unseen.config import RunConfig
 from unseen.deploy.apps import answer_message
-from unseen.deploy.coordinator import RoundPolicy
+from unseen.deploy.coordinator.coordinator import RoundPolicy
 from unseen.deploy.flower.app_folder import CODE, reason_foreign, write_app
 from unseen.deploy.flower.client_program import choose_app
 from unseen.deploy.flower.compat import CLIENT_PROGRAM, LAUNCHER_PROGRAM, TASK_PROGRAMS

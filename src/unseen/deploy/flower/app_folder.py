@@ -10,7 +10,7 @@ from zipfile import BadZipFile, ZipFile
 
 from unseen import __version__
 from unseen.config import RunConfig
-from unseen.deploy.coordinator import RoundPolicy
+from unseen.deploy.coordinator.coordinator import RoundPolicy
 from unseen.deploy.job import config_values
 from unseen.fileio import write_text
 

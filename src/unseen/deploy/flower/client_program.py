@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unseen.deploy.flower.compat import CLIENT_PROGRAM, run_clientapp_with
-from unseen.deploy.safe_names import shown
+from unseen.printable import quote
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -44,7 +44,7 @@ def choose_app(program: str, name: str, bundle: bytes) -> App:
         reason = f"it asks for the program {program}"
     if not reason:
         return answer_message
-    said = f"the Flower app {shown(name)} is refused, this site runs Unseen's own only: {reason}"
+    said = f"the Flower app {quote(name)} is refused, this site runs Unseen's own only: {reason}"
     return lambda message, context: refuse_message(message, context, said)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unseen.deploy.answer_checks import (
+from unseen.deploy.coordinator.answer_checks import (
     AnswerChecks,
     explain_unreadable,
     find_disagreeing,

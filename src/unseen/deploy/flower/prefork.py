@@ -47,9 +47,9 @@ PRELOADED = (
     "flwr.superlink.cli",
     "flwr.supernode.cli",
     "unseen.deploy.apps",
-    "unseen.deploy.coordinator",
-    "unseen.deploy.ledger",
-    "unseen.deploy.site",
+    "unseen.deploy.coordinator.coordinator",
+    "unseen.deploy.site.ledger",
+    "unseen.deploy.site.site",
 )
 CONNECT_SCRIPT = """\
 import json, os, socket, sys

@@ -21,8 +21,8 @@ from unseen.deploy.flower.processes import (
     stop_process,
     wait_until_open,
 )
-from unseen.deploy.members import Member, Members, known_nodes
-from unseen.deploy.tls import make_certificates
+from unseen.deploy.identity.members import Member, Members, known_nodes
+from unseen.deploy.identity.tls import make_certificates
 from unseen.errors import UnseenError, UsageError
 from unseen.fileio import write_json
 

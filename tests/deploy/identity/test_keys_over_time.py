@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from test_tls import handshake
 
-from unseen.deploy import key_rotation, tls
-from unseen.deploy.coordinator_home import open_home
-from unseen.deploy.invitation import Invitation
-from unseen.deploy.key_rotation import finish_rotation, read_rotation, rotate_key
-from unseen.deploy.keys import load_private_key, read_public_key, site_key
-from unseen.deploy.ledger_chain import append_line, verify_ledger
-from unseen.deploy.members import Members
-from unseen.deploy.site_home import open_site
-from unseen.deploy.tls import days_left, make_certificates, read_certificate
+from unseen.deploy.coordinator.coordinator_home import open_home
+from unseen.deploy.identity import key_rotation, tls
+from unseen.deploy.identity.invitation import Invitation
+from unseen.deploy.identity.key_rotation import finish_rotation, read_rotation, rotate_key
+from unseen.deploy.identity.keys import load_private_key, read_public_key, site_key
+from unseen.deploy.identity.members import Members
+from unseen.deploy.identity.tls import days_left, make_certificates, read_certificate
+from unseen.deploy.site.ledger_chain import append_line, verify_ledger
+from unseen.deploy.site.site_home import open_site
 from unseen.errors import UnseenError, UsageError
 
 

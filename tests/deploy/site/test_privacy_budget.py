@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from unseen.callbacks.base import Callback
 from unseen.cli.main import app
-from unseen.deploy import coordinator
-from unseen.deploy.coordinator import RoundPolicy, coordinate
-from unseen.deploy.privacy_budget import ACCOUNT, Charge, SiteBudget, read_account, total_epsilon
+from unseen.deploy.coordinator import coordinator
+from unseen.deploy.coordinator.coordinator import RoundPolicy, coordinate
+from unseen.deploy.site.privacy_budget import ACCOUNT, Charge, SiteBudget, read_account, total_epsilon
 from unseen.errors import UnseenError
 from unseen.privacy.budget import Spending
 from unseen.privacy.dp.accountant import RenyiCurve, Steps, compute_epsilon

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from unseen.callbacks.base import Callback
 from unseen.cli.main import app
-from unseen.deploy import coordinator
-from unseen.deploy.coordinator import RoundPolicy, coordinate
-from unseen.deploy.keys import read_public_key, site_key
-from unseen.deploy.ledger import Ledger, append_entry, describe_entry
-from unseen.deploy.ledger_chain import HEAD, LEDGER, LedgerCheck, append_line, verify_ledger
+from unseen.deploy.coordinator import coordinator
+from unseen.deploy.coordinator.coordinator import RoundPolicy, coordinate
+from unseen.deploy.identity.keys import read_public_key, site_key
+from unseen.deploy.site.ledger import Ledger, append_entry, describe_entry
+from unseen.deploy.site.ledger_chain import HEAD, LEDGER, LedgerCheck, append_line, verify_ledger
 from unseen.errors import UnseenError
 
 

@@ -21,7 +21,7 @@ from unseen.privacy.answer_journal import append_line, read_lines
 from unseen.privacy.budget import Spending
 
 if TYPE_CHECKING:
-    from unseen.deploy.site_policy import BudgetPolicy
+    from unseen.deploy.site.site_policy import BudgetPolicy
     from unseen.privacy import Protection
 
 ACCOUNT = "privacy_budget.jsonl"

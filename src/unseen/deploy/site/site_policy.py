@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unseen.deploy.safe_names import shown
 from unseen.errors import UnseenError
 from unseen.evaluation.selection import VALIDATION_DOMAIN
+from unseen.printable import quote
 
 if TYPE_CHECKING:
     from unseen.config import RunConfig
@@ -167,7 +167,7 @@ class SitePolicy:
         """
         for split, size in sizes.items():
             if split not in self.evaluate:
-                raise _refusal(f"evaluation on the split {shown(split)}", "evaluate", self.evaluate)
+                raise _refusal(f"evaluation on the split {quote(split)}", "evaluate", self.evaluate)
             if 0 < size < self.min_group:
                 raise _refusal(
                     f"evaluation on a split {split!r} with fewer samples", "min_group", self.min_group
@@ -223,12 +223,12 @@ def _read_table(
 ) -> Any:
     """Build a dataclass from a table whose keys and types must be those of its fields."""
     if not isinstance(values, dict):
-        raise UnseenError(f"{place} must be a table, not {shown(values)}")
+        raise UnseenError(f"{place} must be a table, not {quote(values)}")
     defaults = kind()
     names = [item.name for item in fields(kind) if item.name not in (known or {})]
     for key in values:
         if key not in names:
-            raise UnseenError(f"{place} has an unknown key {shown(key)}; known: {', '.join(names)}")
+            raise UnseenError(f"{place} has an unknown key {quote(key)}; known: {', '.join(names)}")
     read = {
         key: _read_value(getattr(defaults, key), value, f"{place}: {key}") for key, value in values.items()
     }
@@ -240,16 +240,16 @@ def _read_value(default: object, value: object, place: str) -> object:
     if isinstance(default, tuple):
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return tuple(value)
-        raise UnseenError(f'{place} must be a list of names such as ["fedavg"], not {shown(value)}')
+        raise UnseenError(f'{place} must be a list of names such as ["fedavg"], not {quote(value)}')
     if isinstance(default, bool) or isinstance(value, bool):
         if isinstance(default, bool) and isinstance(value, bool):
             return value
-        raise UnseenError(f"{place} must be {_kind_of(default)}, not {shown(value)}")
+        raise UnseenError(f"{place} must be {_kind_of(default)}, not {quote(value)}")
     if isinstance(default, int) and isinstance(value, int) and value >= 1:
         return value
     if isinstance(default, float) and isinstance(value, int | float) and value > 0:
         return float(value)
-    raise UnseenError(f"{place} must be {_kind_of(default)}, not {shown(value)}")
+    raise UnseenError(f"{place} must be {_kind_of(default)}, not {quote(value)}")
 
 
 def _kind_of(default: object) -> str:

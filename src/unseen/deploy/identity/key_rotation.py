@@ -14,8 +14,15 @@ import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 
-from unseen.deploy.keys import SiteKey, load_private_key, read_public_key, sign, site_key, verify_signature
-from unseen.deploy.ledger_chain import append_new_key
+from unseen.deploy.identity.keys import (
+    SiteKey,
+    load_private_key,
+    read_public_key,
+    sign,
+    site_key,
+    verify_signature,
+)
+from unseen.deploy.site.ledger_chain import append_new_key
 from unseen.errors import UsageError
 from unseen.fileio import to_toml, write_text
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from unseen.deploy.keys import SiteKey, fingerprint, read_public_key
+from unseen.deploy.identity.keys import SiteKey, fingerprint, read_public_key
 from unseen.errors import UnseenError, UsageError
 from unseen.fileio import write_text
 

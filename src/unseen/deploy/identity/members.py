@@ -19,7 +19,7 @@ from typing import Any
 from filelock import FileLock
 
 from unseen.deploy.flower.flwr_cli import SuperLinkConnection, run_flwr_json
-from unseen.deploy.keys import fingerprint
+from unseen.deploy.identity.keys import fingerprint
 from unseen.errors import UsageError
 from unseen.fileio import write_json, write_text
 

@@ -17,13 +17,13 @@ from tiny_sites import SITES, LoopbackGrid, make_images
 from unseen.callbacks.base import Callback, StopTrainingError
 from unseen.config import RunConfig
 from unseen.data import DataRequest, load_data
-from unseen.deploy import coordinator
-from unseen.deploy.coordinator import RoundPolicy, coordinate
+from unseen.deploy.coordinator import coordinator
+from unseen.deploy.coordinator.coordinator import RoundPolicy, coordinate
 from unseen.deploy.flower.message import SiteMessage
-from unseen.deploy.ledger import disclosed_bytes
-from unseen.deploy.site_policy import POLICY
+from unseen.deploy.site.ledger import disclosed_bytes
+from unseen.deploy.site.site_policy import POLICY
 from unseen.deploy.site_summary import COLUMNS
-from unseen.deploy.table_statistics import choose_protection
+from unseen.deploy.tables.table_statistics import choose_protection
 from unseen.errors import UnseenError, UsageError
 from unseen.privacy import make_protection
 from unseen.privacy.disclosure import PLAIN

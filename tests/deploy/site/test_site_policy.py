@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from unseen.callbacks.base import Callback
 from unseen.cli.main import app
-from unseen.deploy import coordinator
-from unseen.deploy.coordinator import RoundPolicy, coordinate
+from unseen.deploy.coordinator import coordinator
+from unseen.deploy.coordinator.coordinator import RoundPolicy, coordinate
 from unseen.deploy.flower.message import SiteMessage
-from unseen.deploy.site import Site
-from unseen.deploy.site_policy import SitePolicy, read_policy, write_policy
+from unseen.deploy.site.site import Site
+from unseen.deploy.site.site_policy import SitePolicy, read_policy, write_policy
 
 Questions = dict[str, SiteMessage]
 
@@ -208,8 +208,8 @@ def test_small_classes_are_neither_counted_nor_trained_on(asked: tuple[Path, Que
 def test_a_job_waits_until_a_person_approves_it_and_no_other_job_slips_in(
     asked: tuple[Path, Questions], site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from unseen.deploy import approvals
-    from unseen.deploy.approvals import Approvals
+    from unseen.deploy.site import approvals
+    from unseen.deploy.site.approvals import Approvals
 
     monkeypatch.setattr(approvals, "POLL_SECONDS", 0.02)
     write(site, "confirm = true")
@@ -246,7 +246,7 @@ def test_the_policy_that_join_writes_is_the_default_and_is_never_written_over(tm
 def test_a_person_reads_what_waits_and_answers_with_the_command(
     asked: tuple[Path, Questions], site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from unseen.deploy import approvals
+    from unseen.deploy.site import approvals
 
     monkeypatch.setattr(approvals, "WAIT_SECONDS", 0.0)
     monkeypatch.setattr(approvals, "POLL_SECONDS", 0.01)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from unseen.deploy.coordinator_home import CoordinatorHome, open_home
-from unseen.deploy.invitation import Invitation
-from unseen.deploy.keys import fingerprint, read_public_key, site_key
-from unseen.deploy.members import Members
-from unseen.deploy.tls import make_certificates
+from unseen.deploy.coordinator.coordinator_home import CoordinatorHome, open_home
+from unseen.deploy.identity.invitation import Invitation
+from unseen.deploy.identity.keys import fingerprint, read_public_key, site_key
+from unseen.deploy.identity.members import Members
+from unseen.deploy.identity.tls import make_certificates
 from unseen.errors import UnseenError, UsageError
 
 

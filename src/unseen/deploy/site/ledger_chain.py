@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from unseen.deploy.keys import load_private_key, sign, verify_signature
+from unseen.deploy.identity.keys import load_private_key, sign, verify_signature
 from unseen.errors import UnseenError
 from unseen.fileio import write_text
 

@@ -10,11 +10,11 @@ import torch
 from tiny_sites import LoopbackGrid, tiny_job
 
 from unseen.callbacks.base import Callback
-from unseen.deploy import coordinator
-from unseen.deploy.coordinator import RoundPolicy, coordinate
+from unseen.deploy.coordinator import coordinator
+from unseen.deploy.coordinator.coordinator import RoundPolicy, coordinate
 from unseen.deploy.flower.message import SiteMessage
-from unseen.deploy.keys import fingerprint, site_key
-from unseen.deploy.peer_keys import PEERS, SiteIdentity, copy_peers, read_peers
+from unseen.deploy.identity.keys import fingerprint, site_key
+from unseen.deploy.identity.peer_keys import PEERS, SiteIdentity, copy_peers, read_peers
 from unseen.errors import UnseenError, UsageError
 from unseen.privacy import crypto
 from unseen.privacy.secagg.message_forms import PUBLIC

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib import parse
 
 import torch
 
@@ -18,17 +18,17 @@ from unseen.data import DataSet
 from unseen.data.site_data import SiteSamples
 from unseen.data.sources import load_site, resolve_data_root
 from unseen.data.tables.site_table import SiteTableError, without_small_levels
-from unseen.deploy.approvals import Approvals
-from unseen.deploy.column_sums import make_sums_experiment
 from unseen.deploy.flower.message import SiteMessage, pack_weights, to_arrays, to_tensor
+from unseen.deploy.identity.peer_keys import SiteIdentity
 from unseen.deploy.job import Job
-from unseen.deploy.peer_keys import SiteIdentity
-from unseen.deploy.privacy_budget import SiteBudget, require_noise_at_client
-from unseen.deploy.safe_names import require_safe_name, shown
-from unseen.deploy.site_policy import SitePolicy, read_policy
+from unseen.deploy.safe_names import require_safe_name
+from unseen.deploy.site.approvals import Approvals
+from unseen.deploy.site.privacy_budget import SiteBudget, require_noise_at_client
+from unseen.deploy.site.site_policy import SitePolicy, read_policy
+from unseen.deploy.site.sums_journal import SumsJournal
 from unseen.deploy.site_summary import SiteSummary, count_splits
-from unseen.deploy.sums_journal import SumsJournal
-from unseen.deploy.table_job import apply_encoding
+from unseen.deploy.tables.column_sums import make_sums_experiment
+from unseen.deploy.tables.table_job import apply_encoding
 from unseen.devices import choose_device
 from unseen.engine import Experiment, RoundStart, Workspace
 from unseen.engine.experiment import EvaluationSet
@@ -38,7 +38,7 @@ from unseen.federation import site_federation
 from unseen.methods import make_method
 from unseen.models import model_digest
 from unseen.models.weight_sources import require_same_weights
-from unseen.printable import printable
+from unseen.printable import printable, quote
 from unseen.privacy import make_protection
 from unseen.privacy.answer_journal import AnswerJournal, FileJournal, own_secret
 from unseen.runner.experiment_setup import make_experiment
@@ -69,7 +69,7 @@ class Site:
         """Return the journal of what this site has answered in a run; that of column sums spans all runs."""
         if job.columns:
             return SumsJournal(self.home / "answered")
-        return FileJournal(self.home / "answered" / f"{quote(job.run_id, safe='')}.jsonl")
+        return FileJournal(self.home / "answered" / f"{parse.quote(job.run_id, safe='')}.jsonl")
 
     def check_job(self, policy: SitePolicy, config: RunConfig) -> None:
         """Refuse a job that the policy or the privacy budget does not allow."""
@@ -275,7 +275,7 @@ class SitePart:
         round = request.header["round"]
         if type(round) is not int or not 0 <= round <= self.job.config.rounds:
             raise UnseenError(
-                f"was asked for round {shown(round)} of a job of {self.job.config.rounds} rounds"
+                f"was asked for round {quote(round)} of a job of {self.job.config.rounds} rounds"
             )
         return round
 
@@ -309,7 +309,7 @@ class SitePart:
         """
         round, versions = self._round(request), request.header["versions"]
         if any(type(version) is not int or version < 0 for version in versions.values()):
-            raise UnseenError(f"was asked for versions {shown(versions)} of client state; expected rounds")
+            raise UnseenError(f"was asked for versions {quote(versions)} of client state; expected rounds")
         store = StateStore(self.site.home / "memory" / self.job.run_id, versions)
         for key, version in store.versions.items():
             if not store.path(key, version).exists():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unseen.deploy.tls import PRIVATE, PUBLIC, require_cryptography, write_new
+from unseen.deploy.identity.tls import PRIVATE, PUBLIC, require_cryptography, write_new
 from unseen.errors import UnseenError, UsageError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from unseen.callbacks.base import CallbackList, Callbacks
 from unseen.config import RunConfig
-from unseen.deploy.coordinator import RoundPolicy
-from unseen.deploy.events import follow
+from unseen.deploy.coordinator.coordinator import RoundPolicy
+from unseen.deploy.coordinator.events import follow
 from unseen.deploy.flower.app_folder import write_app
 from unseen.deploy.flower.compat import require_flower
 from unseen.deploy.flower.flwr_cli import SuperLinkConnection, connection_error, run_flwr

@@ -17,9 +17,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unseen.deploy.keys import load_private_key, sign, verify_signature
+from unseen.deploy.identity.keys import load_private_key, sign, verify_signature
+from unseen.deploy.identity.tls import read_certificate
 from unseen.deploy.safe_names import require_safe_name
-from unseen.deploy.tls import read_certificate
 from unseen.errors import UsageError
 from unseen.fileio import write_text
 

@@ -14,10 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from unseen.deploy.safe_names import require_safe_name, shown
-from unseen.deploy.site_policy import PolicyRefusalError
+from unseen.deploy.safe_names import require_safe_name
+from unseen.deploy.site.site_policy import PolicyRefusalError
 from unseen.errors import UnseenError, UsageError
 from unseen.fileio import write_json
+from unseen.printable import quote
 
 if TYPE_CHECKING:
     from unseen.deploy.job import Job
@@ -100,7 +101,7 @@ def describe_job(job: Job) -> str:
     sums = f"sums of {len(job.columns)} table columns, before " if job.columns else ""
     return (
         f"{sums}{config.method} with protection {config.protect}, {config.rounds} rounds, model "
-        f"{shown(config.model)}, sources {shown(job.sources)}, held out {shown(config.hold_out)}"
+        f"{quote(config.model)}, sources {quote(job.sources)}, held out {quote(config.hold_out)}"
     )
 
 

@@ -20,17 +20,17 @@ from unseen.config import RunConfig
 from unseen.data import DataSet
 from unseen.data.tables.column_statistics import Statistics, means
 from unseen.data.tables.encoding import TableEncoding, make_encoding
-from unseen.deploy.column_sums import (
+from unseen.deploy.flower.engine import FlowerEngine
+from unseen.deploy.flower.sites import Sites
+from unseen.deploy.job import Job, for_sites
+from unseen.deploy.tables.column_sums import (
     CENTRES,
     FIRST_PASS,
     SECOND_PASS,
     ColumnSums,
     make_sums_experiment,
 )
-from unseen.deploy.flower.engine import FlowerEngine
-from unseen.deploy.flower.sites import Sites
-from unseen.deploy.job import Job, for_sites
-from unseen.deploy.table_job import load_encoding, save_encoding
+from unseen.deploy.tables.table_job import load_encoding, save_encoding
 from unseen.engine import RoundStart
 from unseen.engine.exchange import Exchange
 from unseen.errors import UnseenError, UsageError

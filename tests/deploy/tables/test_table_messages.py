@@ -30,13 +30,13 @@ from unseen.data.tables.column_statistics import (
     without_small_groups,
 )
 from unseen.data.tables.encoding import TableEncoding
-from unseen.deploy.column_sums import CENTRES, make_sums_experiment
 from unseen.deploy.flower.message import SiteMessage
 from unseen.deploy.job import Job, config_values, for_sites
-from unseen.deploy.site import Site
+from unseen.deploy.site.site import Site
 from unseen.deploy.site_summary import SiteSummary
-from unseen.deploy.table_job import read_encoding
-from unseen.deploy.table_summary import TableSummary
+from unseen.deploy.tables.column_sums import CENTRES, make_sums_experiment
+from unseen.deploy.tables.table_job import read_encoding
+from unseen.deploy.tables.table_summary import TableSummary
 from unseen.engine import Workspace
 from unseen.errors import UnseenError
 from unseen.federation import PartitionConfig, SplitFractions, make_federation

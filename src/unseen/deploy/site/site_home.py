@@ -11,14 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from unseen.deploy.approvals import Approval, Approvals
 from unseen.deploy.flower.compat import CONNECTED_LOG, REFUSED_LOG
 from unseen.deploy.flower.processes import Process, start_prefork, start_supernode, stop_process
-from unseen.deploy.invitation import Invitation
-from unseen.deploy.key_rotation import finish_rotation
-from unseen.deploy.keys import SiteKey, fingerprint, site_key
-from unseen.deploy.ledger import Ledger, describe_entry
-from unseen.deploy.tls import PUBLIC, write_new
+from unseen.deploy.identity.invitation import Invitation
+from unseen.deploy.identity.key_rotation import finish_rotation
+from unseen.deploy.identity.keys import SiteKey, fingerprint, site_key
+from unseen.deploy.identity.tls import PUBLIC, write_new
+from unseen.deploy.site.approvals import Approval, Approvals
+from unseen.deploy.site.ledger import Ledger, describe_entry
 from unseen.errors import UnseenError, UsageError
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 3.0, 30.0

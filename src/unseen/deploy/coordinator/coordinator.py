@@ -23,7 +23,7 @@ from unseen.deploy.site_summary import (
     data_name,
     make_placeholder_data,
 )
-from unseen.deploy.table_statistics import SiteTables
+from unseen.deploy.tables.table_statistics import SiteTables
 from unseen.errors import UnseenError, UsageError
 from unseen.federation import require_separable
 from unseen.fileio import write_json

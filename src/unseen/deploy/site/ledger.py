@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unseen.deploy.ledger_chain import LEDGER, append_line
+from unseen.deploy.site.ledger_chain import LEDGER, append_line
 from unseen.printable import printable
 from unseen.report.formatting import format_bytes
 

@@ -1,0 +1,1 @@
+"""The coordinator's side: its home folder, jobs, and checks of every answer."""

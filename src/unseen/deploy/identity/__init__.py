@@ -1,0 +1,1 @@
+"""Who is who: certificates, keys of sites, invitations, admitted members."""

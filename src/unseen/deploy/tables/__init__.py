@@ -1,0 +1,1 @@
+"""Tables across sites: column sums, and one encoding for all rows."""
