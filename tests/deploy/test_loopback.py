@@ -148,6 +148,9 @@ def test_every_method_gives_the_same_weights_as_on_one_machine(
 def test_every_way_to_deal_and_send_gives_the_same_weights(
     changes: dict[str, Any], grid: LoopbackGrid, images: Path, tmp_path: Path
 ) -> None:
+    if pattern := changes.get("group_pattern"):
+        for site in grid.sites:
+            write_policy(site.home, f"{TINY}group_patterns = ['{pattern}']\n")
     same_as_on_one_machine(grid, tiny_job(images, **{"rounds": 2, "batch_size": 2, **changes}), tmp_path)
 
 

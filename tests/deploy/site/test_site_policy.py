@@ -205,6 +205,26 @@ def test_small_classes_are_neither_counted_nor_trained_on(asked: tuple[Path, Que
     assert "its data cannot be used" in refusal(site, asked[1]["census"])
 
 
+def test_only_group_patterns_that_the_site_lists_are_applied_to_its_files(
+    asked: tuple[Path, Questions], site: Site
+) -> None:
+    """D2: a hostile regular expression of a job would keep the site busy for ever."""
+    hostile, harmless = "^(([0-9a-z]+)+)+$", "^([0-9]+)"
+
+    def census(pattern: str) -> SiteMessage:
+        honest = asked[1]["census"]
+        config = {**honest.header["config"], "group_pattern": pattern, "split": "group"}
+        return SiteMessage({**honest.header, "config": config}, {})
+
+    for message in (census(hostile), question(asked, "train", group_pattern=hostile)):
+        said = refusal(site, message)
+        assert "group_patterns" in said
+        assert hostile in said
+    write(site, f"group_patterns = ['{harmless}']")
+    assert "group_patterns" in refusal(site, census(hostile))
+    assert "error" not in site.answer(census(harmless)).header
+
+
 def test_a_job_waits_until_a_person_approves_it_and_no_other_job_slips_in(
     asked: tuple[Path, Questions], site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,7 +56,7 @@ class BudgetPolicy:
 
 @dataclass(frozen=True)
 class SitePolicy:
-    """What a site allows; an empty list allows everything of its kind.
+    """What a site allows; an empty list allows everything of its kind, except for `group_patterns`.
 
     methods      names of the methods that may run
     values       kinds of values that may leave, as `unseen list methods NAME` shows them
@@ -67,6 +67,9 @@ class SitePolicy:
                  training samples, of the samples behind one update, of the rows behind a sum of a table
     max_rounds   the largest number of rounds of a job
     confirm      whether a person at the site must approve every job
+
+    group_patterns  regular expressions that jobs may apply to file names; here an empty list allows none,
+                    since a hostile expression can keep a site busy for ever
     """
 
     methods: tuple[str, ...] = ANY
@@ -77,6 +80,7 @@ class SitePolicy:
     min_group: int = 5
     max_rounds: int = 1000
     confirm: bool = False
+    group_patterns: tuple[str, ...] = ()
     noise: NoisePolicy = field(default_factory=NoisePolicy)
     privacy: BudgetPolicy = field(default_factory=BudgetPolicy)
 
@@ -90,6 +94,11 @@ class SitePolicy:
             raise _refusal(f"method {config.method!r}", "methods", self.methods)
         if config.rounds > self.max_rounds:
             raise _refusal(f"{config.rounds} rounds", "max_rounds", self.max_rounds)
+        if config.group_pattern and config.group_pattern not in self.group_patterns:
+            raise PolicyRefusalError(
+                f"refused by the site's policy: the group pattern {quote(config.group_pattern)}, which it "
+                f"must list first ({POLICY}: group_patterns)"
+            )
         self._check_values(method, protection)
         if (head := make_starting_head(config.head, method)) is not None:
             self.check_kinds(head.traits.sends)
@@ -288,6 +297,10 @@ max_rounds = 1000
 
 # Whether every job waits until a person here runs `unseen approve RUN`.
 confirm = false
+
+# Regular expressions that a job may apply to file names (`--group-pattern`), such as ['^(p[0-9]+)_']; none
+# unless listed here, since a hostile one can keep this site busy for ever.
+group_patterns = []
 
 # For jobs with differential privacy. Noise that the coordinator could compute is always refused.
 [noise]
