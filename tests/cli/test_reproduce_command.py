@@ -41,13 +41,13 @@ def test_the_list_for_machines_is_the_same_by_both_names(unseen, mnist_only):
     found = json.loads(unseen("reproduce", "--list", "--json", "--data-root", mnist_only).out)
     assert found == json.loads(unseen("list", "recipes", "--json", "--data-root", mnist_only).out)
     assert {entry["recipe"] for entry in found if entry["runnable"]} == {
-        "csac-table3", "ppdg-table4", "ppdg-table7-rotated-mnist",
+        "csac-2021-table1", "csac-table3", "ppdg-table4", "ppdg-table7-rotated-mnist",
     }  # fmt: skip
 
 
 def test_show_runs_nothing_and_counts_what_would_be_run(unseen, no_data, tmp_path):
     shown = unseen("reproduce", "csac-table3", "--budget", "paper", "--show")
-    assert shown.code == 0 and "120 jobs, about 173,760,000 training samples" in shown.out
+    assert shown.code == 0 and "150 jobs, about 229,440,000 training samples" in shown.out
     assert "data missing: put digits/mnist.npz" in shown.out and "published CSAC 2023, Table 3" in shown.out
     options = ("--methods", "csac,fedavg", "--hold-out", "0,75", "--seeds", "2", "--json")
     facts = json.loads(unseen("reproduce", "csac-table3", "--budget", "paper", "--show", *options).out)

@@ -36,7 +36,10 @@ def test_every_figure_is_drawn_as_a_picture(any_run: Path, tmp_path: Path) -> No
 
 def test_which_figures_a_run_has(make_run: MakeRun) -> None:
     shown = list(draw_figures(read_run(make_run("a"))))
-    others = ("scatter", "transferability", "features", "layer-weights", "attention", "distances")
+    others = (
+        *("scatter", "transferability", "features", "layer-weights", "attention", "distances"),
+        "client-scores",
+    )
     assert shown == [name for name in figure_names() if name not in others]
     regression = list(draw_figures(read_run(make_run("b", task="regression"))))
     assert regression == ["scores", "scatter", "loss", "time", "bytes", "diagnostics"]

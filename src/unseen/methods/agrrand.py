@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unseen.aggregation import ServerWork, unequal_weights
+from unseen.aggregation import ServerWork
 from unseen.methods.agrsum import (
     DOMAIN_GENERALIZATION_VIA_GRADIENT_SURGERY,
     AgreementSettings,
@@ -33,8 +33,7 @@ class AgrRand(Method[AgreementSettings]):
 
     def server(self, work: ServerWork) -> Tensor:
         """Apply AgrSum's step and add noise of the agreed entries' size where clients disagree."""
-        weights = unequal_weights(work.updates.samples, self.weighting)
-        merged, agreement = agreed_step(work, reduction=self.settings.reduction, weights=weights)
+        merged, agreement = agreed_step(work, self.settings.reduction, self.weighting)
         trained = work.updates.layout.extent(Kind.PARAMETER)
         agreed = int(agreement.agree.sum())
         moved = (merged[trained] - work.weights[trained]).abs_().sum(dtype=torch.float64)

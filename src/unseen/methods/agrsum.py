@@ -11,6 +11,7 @@ from unseen.aggregation import (
     Reduction,
     ServerWork,
     SignAgreement,
+    Weighting,
     combine_clients,
     normalize_weights,
     sign_agreement,
@@ -57,19 +58,16 @@ class AgrSum(Method[AgreementSettings]):
 
     def server(self, work: ServerWork) -> Tensor:
         """Sum the updates, then reset the parameters whose signs differ."""
-        weights = unequal_weights(work.updates.samples, self.weighting)
-        merged, _ = agreed_step(work, reduction=self.settings.reduction, weights=weights)
-        return merged
+        return agreed_step(work, self.settings.reduction, self.weighting)[0]
 
 
-def agreed_step(
-    work: ServerWork, *, reduction: Reduction, weights: Tensor | None = None
-) -> tuple[Tensor, SignAgreement]:
+def agreed_step(work: ServerWork, reduction: Reduction, weighting: Weighting) -> tuple[Tensor, SignAgreement]:
     """Move the global state where all clients agree; also return the agreement over the parameters.
 
-    weights  of the clients; None = equal. A sum is K times the mean, whatever the weights.
+    A sum is K times the mean, whatever the weights.
     """
     updates = work.updates
+    weights = unequal_weights(updates.samples, weighting)
     trained = updates.layout.extent(Kind.PARAMETER)
     agreement = sign_agreement(updates.rows, work.weights, trained)
     whole = 1 if reduction == "mean" else len(updates)
