@@ -38,6 +38,9 @@ ABOUT_DEMO = """# The demo's results
 The output of `unseen demo` (or `make demo`) and the `result.json` of each of its runs. The README shows
 them, and the upper part of CSAC's page (docs/images/report.png).
 
+One seed on small data: with another `--seed` FedAvg and CSAC can change places. Rounds, epochs and
+learning rate were chosen so that the demo is quick, with the results of three seeds in view.
+
 - Command: `python docs/update_readme.py --demo`, which runs `unseen demo --out demo` and copies these files
 - Date: {date}
 - Version: {version}
