@@ -147,6 +147,7 @@ def facts(result: RunResult, liar: str, **named: str) -> dict[str, Any]:
     clipped = [each["diagnostics"].get("clipped_steps", {}) for each in rounds]
     return {
         **named,
+        "liar": liar,
         "accuracy": round(100 * result.metrics["target"]["accuracy"], 2),
         "faults": len(faults),
         "faults_of_the_liar": sum(each["client"] == liar for each in faults),
@@ -164,13 +165,13 @@ def attack_steps(make: Callable[..., RunConfig], liar: str, place: Path) -> list
     plays += [("steps", name, changes) for name, changes in DEFENCES.items()]
     taken: list[dict[str, Any]] = []
     for number, (attack, name, changes) in enumerate(plays):
-        named = {"held_out": held_out, "liar": liar, "attack": attack, "defence": name}
+        named = {"held_out": held_out, "attack": attack, "defence": name}
         try:
             attacker = liar if attack == "steps" else None
             result = play_here(make(**changes), data, place / f"{held_out} {number}", liar=attacker)
-            taken.append(facts(result, **named))
+            taken.append(facts(result, liar, **named))
         except UnseenError as error:
-            taken.append({**named, "accuracy": None, "ended": str(error)})
+            taken.append({**named, "liar": liar, "accuracy": None, "ended": str(error)})
         print(taken[-1], file=sys.stderr, flush=True)
     return taken
 
