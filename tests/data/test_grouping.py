@@ -114,3 +114,9 @@ def test_old_configurations_keep_their_identity_and_their_split(tmp_path):
     assert RunConfig.load_recorded(file).split == "sample"
     turned = RunConfig.from_mapping({**values, "data_settings": {"direction": "counter-clockwise"}})
     assert turned.identity() != RunConfig.from_mapping(values).identity()
+
+
+@pytest.mark.parametrize("option", ["group_column", "group_pattern"])
+def test_groups_of_a_known_data_set_cannot_be_named(option: str) -> None:
+    with pytest.raises(UsageError, match="names its groups itself"):
+        load_data(DataRequest("rotated-digits", **{option: "(a)"}))  # type: ignore[arg-type]

@@ -113,10 +113,24 @@ def load_data(request: DataRequest) -> DataSet:
     from unseen.data.subsampling import subsample
 
     if request.source in SOURCES:
+        _require_no_groups(request)
         return subsample(SOURCES[request.source].load(request), request.samples_per_domain)
     found = _require_format(request)
     changed_data_settings(request.source, request.settings)
     return subsample(found.load(request), request.samples_per_domain)
+
+
+def _require_no_groups(request: DataRequest) -> None:
+    """Refuse to name groups in a known data set, which names its own where it has any."""
+    for option, value in (
+        ("--group-column", request.group_column),
+        ("--group-pattern", request.group_pattern),
+    ):
+        if value:
+            raise UsageError(
+                f"{option} is for your own tables and folders; data set {request.source!r} names its groups "
+                "itself where it has any: leave the option out"
+            )
 
 
 def photo_side(request: DataRequest, without: Collection[str] = ()) -> int:
