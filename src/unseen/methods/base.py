@@ -21,6 +21,7 @@ from unseen.registry import Registry
 from unseen.training import ClientWork, LocalTrainingConfig, Update
 
 Topology = Literal["parallel", "serial", "pooled"]
+Family = Literal["reference", "server rule", "client rule", "closed form", "prompt or adapter"]
 S = TypeVar("S", bound=Settings)
 AS_THE_METHOD = "method"
 """Value of `--weighting` that leaves the weights to the method."""
@@ -47,6 +48,7 @@ class Method(Configurable[S], ABC):
     name                      what `--method` takes
     title                     the name as the paper writes it, for tables and reports
     summary                   one line on what it does, for `unseen list methods`
+    family                    group in `unseen list methods`; none = follows from the halves, `find_family`
     topology                  parallel: clients work at the same time on the same weights; serial: the
                               model visits them one after another; pooled: all data in one place
     needs_individual_updates  whether the server half uses single clients' states; if not, sums suffice and
@@ -85,6 +87,7 @@ class Method(Configurable[S], ABC):
     title: ClassVar[str]
     summary: ClassVar[str]
     paper: ClassVar[Paper]
+    family: ClassVar[Family | None] = None
     topology: ClassVar[Topology] = "parallel"
     needs_individual_updates: ClassVar[bool] = False
     sends: tuple[str, ...] = ("model weights", "number of samples")
@@ -104,6 +107,17 @@ class Method(Configurable[S], ABC):
     default_rounds: ClassVar[int | None] = None
     effort_settings: ClassVar[Mapping[str, Any]] = {}
     run_weighting: Weighting | None = None
+
+    @classmethod
+    def find_family(cls) -> Family:
+        """Find the group of the method: its own, or the one that its topology and its halves imply."""
+        if cls.family is not None:
+            return cls.family
+        if cls.topology != "parallel":
+            return "reference"
+        if cls.default_rounds is not None:
+            return "closed form"
+        return "server rule" if cls.client is Method.client else "client rule"
 
     @property
     def weighting(self) -> Weighting:

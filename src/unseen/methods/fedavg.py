@@ -24,6 +24,7 @@ class FedAvg(Method[FedAvgSettings]):
 
     name = "fedavg"
     title = "FedAvg"
+    family = "reference"
     summary = "local training, then the sample-weighted mean of the client models"
     paper = Paper(
         title="Communication-Efficient Learning of Deep Networks from Decentralized Data",

@@ -61,6 +61,7 @@ class FedGA(Method[FedGASettings]):
 
     name = "fedga"
     title = "FedGA"
+    family = "server rule"
     summary = "FedAvg that gives more weight to clients whose own model beats the merged one on their data"
     paper = Paper(
         title="Federated Domain Generalization with Generalization Adjustment",

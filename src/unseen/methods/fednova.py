@@ -39,6 +39,7 @@ class FedNova(Method[FedNovaSettings]):
 
     name = "fednova"
     title = "FedNova"
+    family = "server rule"
     summary = "averages the clients' moves per step, so that those with more steps do not count for more"
     paper = Paper(
         title="Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
