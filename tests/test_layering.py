@@ -33,6 +33,7 @@ LAYERS = (
     {"runner"},
     {"deploy"},
     {"audit", "bench"},
+    {"advice"},
     {"cli", "__main__"},
 )
 """Parts of one layer may not import one another, except those named below."""

@@ -8,8 +8,10 @@ no result.
 
 from __future__ import annotations
 
+import math
 import shutil
 import signal
+import time
 import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -92,8 +94,11 @@ class JobPool:
     ) -> None:
         self.folder, self.workers, self.placement, self.callback = folder, workers, placement, callback
 
-    def run(self, jobs: Sequence[BenchJob]) -> None:
-        """Run all jobs; an interrupt ends the workers, and the rounds that they finished are kept."""
+    def run(self, jobs: Sequence[BenchJob], *, until: float = math.inf) -> bool:
+        """Run all jobs; an interrupt ends the workers, and the rounds that they finished are kept.
+
+        until  time of `time.monotonic` at which the workers are ended; returns whether it was not reached
+        """
         queue, context = deque(jobs), start_fork_server(WORKERS)
         workers: list[_Worker] = []
         try:
@@ -109,6 +114,9 @@ class JobPool:
                         workers.remove(worker)
                         worker.stop()
                 self.callback.on_tick()
+                if time.monotonic() > until:
+                    return False
+            return True
         finally:
             for worker in workers:
                 worker.stop()

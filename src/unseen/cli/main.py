@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from unseen import __version__
+from unseen.cli.advise_command import advise_command
 from unseen.cli.audit_command import audit_command
 from unseen.cli.bench_command import bench_command
 from unseen.cli.data_command import app as data_app
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 app.command("train")(train_command)
 app.command("bench")(bench_command)
+app.command("advise")(advise_command)
 app.command("reproduce")(reproduce_command)
 app.command("demo")(demo_command)
 app.command("report")(report_command)
