@@ -85,22 +85,33 @@ def demo_results() -> list[dict[str, object]]:
 
 
 def methods_block() -> str:
-    """Build the table of registered methods, with links to their pages and papers."""
-    from unseen.methods import METHODS
+    """Build a table of registered methods per family, with links to their pages and papers."""
+    from unseen.methods import FAMILIES, group_by_family
 
-    lines = ["| `--method` | what it does | paper | what leaves a site |", "|---|---|---|---|"]
-    for name in METHODS:
-        method = METHODS[name]
-        first, *others = method.paper.authors.split(",")
-        paper = f"{first}{' et al.' if others else ''}, {method.paper.venue} {method.paper.year}"
-        cells = [
-            f"[`{name}`]({name}.md)",
-            method.summary,
-            f"[{paper}]({method.paper.url})" if method.paper.url else paper,
-            ", ".join(method.sends),
+    head = ["| `--method` | what it does | paper | what leaves a site |", "|---|---|---|---|"]
+    parts = []
+    for family, methods in group_by_family().items():
+        heading = [
+            f"## {family.capitalize()}",
+            "",
+            f"{FAMILIES[family][0].upper()}{FAMILIES[family][1:]}.",
+            "",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        parts.append("\n".join([*heading, *head, *map(method_line, methods)]))
+    return "\n\n".join(parts)
+
+
+def method_line(method: type[Method[Any]]) -> str:
+    """Build the line of a method in its family's table."""
+    first, *others = method.paper.authors.split(",")
+    paper = f"{first}{' et al.' if others else ''}, {method.paper.venue} {method.paper.year}"
+    cells = [
+        f"[`{method.name}`]({method.name}.md)",
+        method.summary,
+        f"[{paper}]({method.paper.url})" if method.paper.url else paper,
+        ", ".join(method.sends),
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def method_page(method: type[Method[Any]]) -> str:

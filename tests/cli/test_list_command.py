@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from unseen.methods import METHODS
+from unseen.methods import FAMILIES, METHODS
 from unseen.methods import method_costs as costs
+from unseen.methods.base import Family
 
 WIDTH = 100
 MEASURED = {
@@ -39,10 +41,30 @@ def test_every_method_has_one_line_that_fits(unseen, measured):
     answer = unseen("list", "methods")
     lines = answer.out.splitlines()
     assert answer.code == 0 and answer.err == ""
-    assert len(lines) == 1 + len(METHODS)
     assert max(map(len, lines)) <= WIDTH
-    assert [line.split(" ")[0] for line in lines[1:]] == list(METHODS)
-    assert all(str(METHODS[name].paper.year) in line for name, line in zip(METHODS, lines[1:], strict=True))
+    shown = [line for line in lines if line.split(" ")[0] in METHODS]
+    assert sorted(line.split(" ")[0] for line in shown) == list(METHODS)
+    assert all(str(METHODS[line.split(" ")[0]].paper.year) in line for line in shown)
+    assert len({line.index("  20") for line in shown}) == 1, "the tables of all families are aligned"
+
+
+def test_methods_are_grouped_by_family(unseen, measured):
+    lines = unseen("list", "methods").out.splitlines()
+    found, family = {}, ""
+    for line in lines:
+        if line.partition(":")[0] in FAMILIES:
+            family = line.partition(":")[0]
+            assert line == f"{family}: {FAMILIES[family]}"
+        elif line.split(" ")[0] in METHODS:
+            found[line.split(" ")[0]] = family
+    assert found == {name: METHODS[name].find_family() for name in METHODS}
+    assert list(dict.fromkeys(found.values())) == [name for name in FAMILIES if name in found.values()]
+    assert found["pcgrad"] == "server rule" and found["ridge"] == "closed form"
+    assert found["fedprox"] == "client rule" and found["fedavg"] == "reference"
+
+
+def test_families_have_every_name_that_a_method_can_declare():
+    assert tuple(FAMILIES) == get_args(Family)
 
 
 def test_says_what_leaves_and_what_the_server_sees(unseen, measured):
@@ -66,6 +88,9 @@ def test_json_has_the_whole(unseen, measured):
     entries = {entry["method"]: entry for entry in json.loads(unseen("list", "methods", "--json").out)}
     assert list(entries) == list(METHODS)
     assert entries["csac"]["cost"] == MEASURED["methods"]["csac"] and entries["ppdg"]["cost"] is None
+    assert {name: entry["family"] for name, entry in entries.items()} == {
+        name: METHODS[name].find_family() for name in METHODS
+    }
     assert entries["mdfl"]["sends"][:2] == ["model weights", "number of samples"]
     assert entries["csac"]["needs_individual_updates"] and entries["csac"]["paper"]["year"] == 2023
 
@@ -73,7 +98,7 @@ def test_json_has_the_whole(unseen, measured):
 def test_one_method_with_its_settings(unseen, measured):
     out = unseen("list", "methods", "csac").out
     assert METHODS["csac"].summary in out and METHODS["csac"].paper.title in " ".join(out.split())
-    assert "time 12.3, bytes 1.00" in out and "acquisition_epochs" in out
+    assert "family: client rule" in out and "time 12.3, bytes 1.00" in out and "acquisition_epochs" in out
     assert max(map(len, out.splitlines())) <= WIDTH
     entry = json.loads(unseen("list", "methods", "csac", "--json").out)
     assert "acquisition_epochs" in [row["setting"] for row in entry["settings"]]

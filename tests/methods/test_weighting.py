@@ -19,7 +19,7 @@ from unseen.runner.effort import with_effort
 from unseen.runner.prepare import check_names
 
 QUICK = {"csac": {"acquisition_epochs": 1}}
-FIXED = {"deepall", "cwt", "ridge", "class-means"}
+FIXED = {"deepall", "cwt", "ridge", "class-means", "fedpft"}
 CHOOSABLE = [name for name in METHODS if name not in FIXED]
 OWN = {
     "samples": {"fedavg", "fedprox", "fedavgm", "fednova", "moon", "fedavg-share", "copa", "feddg", "mdfl"}

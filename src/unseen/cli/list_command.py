@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -97,7 +97,7 @@ def list_methods(
     name: Annotated[str | None, typer.Argument(help="Show this method and its settings.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the methods with what leaves a client and what a round costs, or describe one.
+    """List the methods by family with what leaves a client and what a round costs, or describe one.
 
     Examples:
 
@@ -114,7 +114,7 @@ def list_methods(
         costs = measured_costs().methods
         print_json([facts_of(METHODS[key], costs.get(key)) for key in METHODS])
     else:
-        print_methods([METHODS[key] for key in METHODS])
+        print_methods()
 
 
 @app.command("protections")
@@ -205,22 +205,35 @@ def list_recipes(
 AnyMethod: TypeAlias = "type[Method[Any]]"
 
 
-def print_methods(methods: Sequence[AnyMethod]) -> None:
-    """Print one line per method; the notes below the table are left out when piped."""
+def print_methods() -> None:
+    """Print a table per family, with aligned columns; the notes at the end are left out when piped."""
+    from unseen.methods import FAMILIES, group_by_family
     from unseen.methods.method_costs import measured_costs
 
     costs, console = measured_costs(), _console()
-    table = _bare_table(COLUMNS, wrapping=LEAVES)
-    for method in methods:
-        table.add_row(*_row(method, costs.methods.get(method.name)))
-    console.print(table)
+    groups = {
+        family: [_row(method, costs.methods.get(method.name)) for method in methods]
+        for family, methods in group_by_family().items()
+    }
+    rows = [COLUMNS, *(row for group in groups.values() for row in group)]
+    widths = {
+        column: max(map(len, cells))
+        for column, *cells in zip(COLUMNS, *rows, strict=True)
+        if column != LEAVES
+    }
+    for family, group in groups.items():
+        console.print(f"\n{family}: {FAMILIES[family]}", style="bold")
+        table = _bare_table(COLUMNS, wrapping=LEAVES, widths=widths)
+        for row in group:
+            table.add_row(*row)
+        console.print(table)
     if console.is_terminal:
         messages().print(NOTES.format(costs.job or "not measured yet"), style="dim")
 
 
 def describe_method(method: AnyMethod, *, as_json: bool) -> None:
     """Print the facts about a method, then its settings."""
-    from unseen.methods import describe_settings
+    from unseen.methods import FAMILIES, describe_settings
     from unseen.methods.method_costs import measured_costs
 
     cost = measured_costs().methods.get(method.name)
@@ -234,6 +247,7 @@ def describe_method(method: AnyMethod, *, as_json: bool) -> None:
     console, paper = _console(), method.paper
     console.print(f"{method.name}: {method.summary}")
     console.print(f"{paper.authors}: {paper.title}. {paper.venue} {paper.year}")
+    console.print(f"family: {method.find_family()} ({FAMILIES[method.find_family()]})")
     console.print(f"leaves a client: {', '.join(_sends(method))}")
     console.print(f"the server sees: {_server_sees(method)}")
     if cost is not None:
@@ -250,6 +264,7 @@ def facts_of(method: AnyMethod, cost: Cost | None) -> dict[str, Any]:
     """Describe a method for programs; `cost` is null where it was not measured."""
     return {
         "method": method.name,
+        "family": method.find_family(),
         "summary": method.summary,
         "paper": asdict(method.paper),
         "sends": list(_sends(method)),
@@ -305,12 +320,20 @@ def _console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=WIDTH)
 
 
-def _bare_table(columns: Sequence[str], *, wrapping: str) -> Table:
-    """Make a table without lines; one column takes the remaining width."""
-    table = Table(box=None, pad_edge=False)
+def _bare_table(columns: Sequence[str], *, wrapping: str, widths: Mapping[str, int] | None = None) -> Table:
+    """Make a table without lines; one column takes the remaining width.
+
+    widths  of the other columns, where several tables are to be aligned; none = as their cells need
+    """
+    table = Table(box=None, pad_edge=False, expand=widths is not None)
     for column in columns:
-        right = column in ("time", "bytes")
-        table.add_column(column, no_wrap=column != wrapping, justify="right" if right else "left")
+        table.add_column(
+            column,
+            no_wrap=column != wrapping,
+            justify="right" if column in ("time", "bytes") else "left",
+            width=widths[column] if widths and column != wrapping else None,
+            ratio=1 if widths and column == wrapping else None,
+        )
     return table
 
 

@@ -7,17 +7,19 @@ import importlib
 import pkgutil
 
 from unseen.hparams import Settings, describe_settings, setting
-from unseen.methods.base import METHODS, Method, Paper, make_method, register
+from unseen.methods.base import FAMILIES, METHODS, Method, Paper, group_by_family, make_method, register
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
+    "FAMILIES",
     "METHODS",
     "Method",
     "Paper",
     "Settings",
     "describe_settings",
+    "group_by_family",
     "make_method",
     "register",
     "setting",

@@ -22,6 +22,14 @@ from unseen.training import ClientWork, LocalTrainingConfig, Update
 
 Topology = Literal["parallel", "serial", "pooled"]
 Family = Literal["reference", "server rule", "client rule", "closed form", "prompt or adapter"]
+FAMILIES: dict[Family, str] = {
+    "reference": "what the others are compared with: the plain mean, pooled data, one client after another",
+    "server rule": "clients train as in FedAvg, the server merges in another way",
+    "client rule": "clients train in another way",
+    "closed form": "the head on frozen features, in a single round",
+    "prompt or adapter": "small parts added to a frozen pretrained model",
+}
+"""Families in the order of lists, with what their methods have in common."""
 S = TypeVar("S", bound=Settings)
 AS_THE_METHOD = "method"
 """Value of `--weighting` that leaves the weights to the method."""
@@ -259,6 +267,14 @@ class Method(Configurable[S], ABC):
 
 _UNDECLARED_WEIGHTS = "it does not declare that its server half uses the weights of a run (fixed_weights)"
 METHODS: Registry[type[Method[Any]]] = Registry("method", group="unseen.methods", builtin=("unseen.methods",))
+
+
+def group_by_family() -> dict[Family, list[type[Method[Any]]]]:
+    """Group all registered methods by family, in the order of families; those without a method are absent."""
+    groups: dict[Family, list[type[Method[Any]]]] = {family: [] for family in FAMILIES}
+    for name in METHODS:
+        groups[METHODS[name].find_family()].append(METHODS[name])
+    return {family: methods for family, methods in groups.items() if methods}
 
 
 def register(method: type[Method[Any]]) -> type[Method[Any]]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from torch import Tensor, nn
 
@@ -19,6 +19,8 @@ from unseen.models import Network
 from unseen.training import ClientWork, Update
 
 S = TypeVar("S", bound=Settings)
+Statistics: TypeAlias = Callable[[Network, ClientWork, Watch], dict[str, Tensor]]
+"""Function that computes what a client sends; it calls `Watch` with the features of every training batch."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class ClosedFormMethod(Method[S]):
 
     def client(self, work: ClientWork) -> Update:
         """Send sums over the samples' features."""
-        return send_statistics(self, self.deployed(work.module), work)
+        return send_statistics(self.statistics, self.deployed(work.module), work)
 
     def server(self, work: ServerWork) -> Tensor:
         """Solve for the head and write it into the global state."""
@@ -89,8 +91,8 @@ class ClosedFormMethod(Method[S]):
         return head.write(work.weights, layout)
 
 
-def send_statistics(form: ClosedFormMethod[Any], network: Network, work: ClientWork) -> Update:
-    """Create the update of a client that trains nothing: the received state, with sums over its samples.
+def send_statistics(statistics: Statistics, network: Network, work: ClientWork) -> Update:
+    """Create the update of a client that trains nothing: the received state, with statistics of its samples.
 
     The loss is that of the received model.
     """
@@ -101,6 +103,6 @@ def send_statistics(form: ClosedFormMethod[Any], network: Network, work: ClientW
         losses += float(work.task_loss(network.head(features), batch.targets)) * len(batch.targets)
         work.progress(len(batch.targets))
 
-    extras = form.statistics(network, work, watch)
+    extras = statistics(network, work, watch)
     samples = len(work.train)
     return replace(work.update(extras=extras), seen=samples, loss=losses / samples)

@@ -56,7 +56,7 @@ class StartingHead:
 
     def client(self, work: ClientWork) -> Update:
         """Send sums over the samples' features."""
-        return send_statistics(self.form, self.method.deployed(work.module), work)
+        return send_statistics(self.form.statistics, self.method.deployed(work.module), work)
 
     def server(self, work: ServerWork) -> Tensor:
         """Solve for the head and write it into the global state."""
