@@ -64,7 +64,7 @@ EFFORTS: dict[str, Effort] = {
             "views": 3,
             "rounds": 10,
             "batches_per_epoch": 20,
-            "evaluate_every": 1,
+            "evaluate_every": 2,
             "lr": 0.005,
         },
     ),
