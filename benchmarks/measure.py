@@ -47,7 +47,7 @@ def interleaved(
 def median_ratio(taken: dict[str, list[dict[str, Any]]], mine: str, base: str, key: str) -> float:
     """Return the median over repetitions of the ratio of two measures taken one after the other."""
     pairs = zip(taken[mine], taken[base], strict=True)
-    return statistics.median(one[key] / other[key] for one, other in pairs)
+    return float(statistics.median(one[key] / other[key] for one, other in pairs))
 
 
 def options(description: str | None, *, repetitions: int = 5) -> argparse.ArgumentParser:
