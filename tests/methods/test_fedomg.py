@@ -26,7 +26,7 @@ def make_work(clients: int = 3, *, same: bool = False) -> ServerWork:
 
 
 def literal_step(work: ServerWork, *, c: float, scaling: str, by_samples: bool) -> torch.Tensor:
-    """CAGrad's step from whole vectors; its dual on softmax weights by a quasi-Newton method."""
+    """CAGrad's step from whole vectors; its dual by exponentiated gradient descent."""
     trained, clients = work.updates.layout.extent(Kind.PARAMETER), len(work.updates)
     counts = work.updates.samples if by_samples else torch.ones(clients)
     shares = counts / counts.sum()
@@ -36,18 +36,12 @@ def literal_step(work: ServerWork, *, c: float, scaling: str, by_samples: bool) 
     scaled = vectors / unit
     mean = scaled.mean(dim=0)
     radius = c * (mean.square().sum() + 1e-4).sqrt()
-    scores = torch.zeros(clients, dtype=torch.float64, requires_grad=True)
-    descent = torch.optim.LBFGS([scores], lr=0.5, max_iter=2000, tolerance_change=1e-14, tolerance_grad=1e-12)
-
-    def closure():
-        descent.zero_grad()
-        direction = torch.softmax(scores, 0) @ scaled
-        value = direction @ mean + radius * (direction.square().sum() + 1e-4).sqrt()
-        value.backward()
-        return value
-
-    descent.step(closure)
-    weights = torch.softmax(scores.detach(), 0)
+    weights = torch.full((clients,), 1 / clients, dtype=torch.float64)
+    for _ in range(1500):
+        direction = weights @ scaled
+        length = (direction.square().sum() + 1e-4).sqrt()
+        weights = weights * torch.exp(-(scaled @ mean + radius * scaled @ direction / length))
+        weights = weights / weights.sum()
     factor = radius / ((weights @ scaled).square().sum() + 1e-4).sqrt()
     whole = 1 + c if scaling == "mean-preserving" else 1 + c**2
     return (vectors.mean(dim=0) + factor * weights @ vectors) / whole
