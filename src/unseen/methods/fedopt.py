@@ -88,7 +88,7 @@ class FedOpt(Method[S]):
         first = torch.lerp(change, first, settings.beta_1)
         second = self.second_moment(second, change.square())
         step = settings.server_lr * first / (second.sqrt() + settings.tau)
-        work.state |= {FIRST: first, SECOND: second}
+        work.state[FIRST], work.state[SECOND] = first, second
         work.diagnostics |= {"change_length": float(change.norm()), "step_length": float(step.norm())}
         merged[trained] = work.weights[trained] + step
         return merged
