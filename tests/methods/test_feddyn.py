@@ -7,12 +7,15 @@ import copy
 import pytest
 import torch
 from literal_clients import assert_state, layout_of, loss_of, mean_state, samples_of, start_of, trained_names
+from torch import nn
 
+from unseen.aggregation import ServerWork, SummedUpdates
 from unseen.engine.experiment import RoundStart, Workspace
 from unseen.errors import UsageError
 from unseen.federation import PartitionConfig
 from unseen.methods import make_method
 from unseen.methods.feddyn import DRIFT, GRADIENT
+from unseen.models import FlatState
 from unseen.runs.checkpoint import StateStore
 from unseen.runs.folder import RunFolder
 from unseen.seeding import torch_generator
@@ -111,3 +114,25 @@ def test_a_client_that_diverged_keeps_its_former_gradient(make_uneven_experiment
 def test_impossible_settings_are_refused():
     with pytest.raises(UsageError, match="at least 0"):
         make_method("feddyn", {"alpha": -1})
+
+
+def test_under_client_level_privacy_the_server_counts_the_expected_clients():
+    """The number that took part is secret there, so the sum of changes must not depend on it."""
+    flat = FlatState(nn.Linear(3, 2))
+    drifts = []
+    for clients in (("a", "b"), ("a", "b", "c")):
+        updates = SummedUpdates(
+            clients=clients,
+            rows=flat.read()[None] + 1,
+            samples=torch.tensor([2.5], dtype=torch.float64),
+            steps=torch.ones(1),
+            extras=({},),
+            layout=flat.layout,
+            uniform=True,
+            expected=2.5,
+        )
+        work = ServerWork(round=1, seed=0, weights=flat.read(), updates=updates, population=5)
+        make_method("feddyn").server(work)
+        drifts.append(work.state[DRIFT])
+    assert torch.equal(*drifts)
+    torch.testing.assert_close(drifts[0], torch.full_like(drifts[0], 0.5))

@@ -63,14 +63,17 @@ class SummedUpdates(Updates):
     """Updates of which only the weighted mean of the clients' states is known, as the only row.
 
     `samples` is the sum over the clients, `extras` their mean or sum, as the method declares.
+
+    expected  number of clients by which the mean divides, where it is not that of the clients in the sum
     """
 
     uniform: bool = False
+    expected: float | None = None
 
     @property
     def clients_in_mean(self) -> float:
         """Number of clients by which the mean divides; under `dp-clients` the expected number."""
-        return float(self.samples.sum()) if self.uniform else float(len(self))
+        return float(len(self)) if self.expected is None else self.expected
 
     def mean(self, weights: Tensor) -> Tensor:
         """Return the mean, taken with the weights that the method declares; refuse other weights."""
