@@ -23,8 +23,9 @@ FIXED = {"deepall", "cwt", "ridge", "class-means", "fedpft"}
 CHOOSABLE = [name for name in METHODS if name not in FIXED]
 OWN = {
     "samples": {"fedavg", "fedprox", "fedavgm", "fednova", "moon", "fedavg-share", "copa", "feddg", "mdfl"}
-    | {"fedsr", "fedcmi", "fedl2r"},
-    "uniform": {"ppdg", "pcgrad", "agrsum", "agrrand", "fedbn", "scaffold", "fedga", "fedadg", "csac"},
+    | {"fedsr", "fedcmi", "fedl2r", "fedadam", "fedyogi", "fedadagrad", "fedomg", "fedgma", "qfedavg"},
+    "uniform": {"ppdg", "pcgrad", "agrsum", "agrrand", "fedbn", "scaffold", "fedga", "fedadg", "csac"}
+    | {"afl", "groupdro", "vrex", "feddyn"},
 }
 
 
@@ -92,6 +93,9 @@ def server_work():
         ("fedga", {}, 1),
         ("feddg", {}, 1),
         ("fedadg", {}, 1),
+        ("fedomg", {"c": 0.0}, 1),
+        ("fedomg", {"c": 0.0, "scaling": "as-released", "server_lr": 1.0}, 1 / 3),
+        ("fedgma", {"signs": "computed"}, 1),
     ],
 )
 def test_samples_enter_as_in_fedavg_where_no_updates_conflict(method, settings, factor):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
+from unseen.aggregation import make_average
 from unseen.config import RunConfig
 from unseen.errors import UsageError
 from unseen.training import LocalTrainingConfig
@@ -186,3 +187,28 @@ def test_a_constant_schedule_keeps_a_runs_identity_and_another_one_changes_it():
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_schedule_says_what_it_is(name):
     assert (SCHEDULES[name].__doc__ or "").strip()
+
+
+@pytest.mark.parametrize(
+    ("rounds", "start", "every"), [(40, 0.75, 5), (40, 0.5, 3), (7, 0.0, 2), (9, 0.6, 1)]
+)
+def test_cycles_end_in_the_rounds_that_swa_averages(rounds, start, every):
+    """FedSWA: the rate falls linearly within a cycle, and its last round is averaged."""
+    schedule = make_schedule("cyclic", {"start": start, "every": every, "final": 0.1})
+    swa, state, averaged, count = make_average("swa", {"start": start, "every": every}), {}, [], 0
+    for number in range(1, rounds + 1):
+        swa.collect(state, torch.zeros(1), round=number, rounds=rounds)
+        now = swa.facts(state).get("rounds", 0)
+        averaged += [number] if now > count else []
+        count = now
+    factors = {number: schedule.factor(number, rounds) for number in range(1, rounds + 1)}
+    assert [factors[number] for number in averaged] == pytest.approx([0.1] * len(averaged))
+    assert all(factors[number] == 1 for number in range(1, averaged[0]))
+    cycle = [factors[number] for number in range(averaged[0] + 1, min(averaged[0] + every, rounds) + 1)]
+    assert cycle == pytest.approx([1 - 0.9 * part / every for part in range(1, len(cycle) + 1)])
+
+
+@pytest.mark.parametrize("settings", [{"start": 1.0}, {"every": 0}, {"final": 2}])
+def test_impossible_cycles_are_refused(settings):
+    with pytest.raises(UsageError):
+        make_schedule("cyclic", settings)

@@ -31,6 +31,7 @@ from unseen.aggregation.distances import (
     layer_distances,
     pair_distances,
 )
+from unseen.aggregation.gradient_matching import Scaling, match_updates, solve_matching
 from unseen.aggregation.gradient_surgery import (
     CombinedUpdates,
     GradientSurgery,
@@ -69,6 +70,7 @@ __all__ = [
     "NoAverage",
     "PairDistances",
     "Reduction",
+    "Scaling",
     "ServerWork",
     "SignAgreement",
     "StepLimit",
@@ -92,6 +94,7 @@ __all__ = [
     "layerwise_weighted_sum",
     "make_aggregator",
     "make_average",
+    "match_updates",
     "mean_from_sum",
     "merge_buffers",
     "normalize_weights",
@@ -100,6 +103,7 @@ __all__ = [
     "scale_for_sum",
     "select_recorded_layers",
     "sign_agreement",
+    "solve_matching",
     "split_layers",
     "step_towards",
     "unequal_weights",

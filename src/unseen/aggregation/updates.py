@@ -37,6 +37,11 @@ class Updates:
     def __len__(self) -> int:
         return len(self.clients)
 
+    @property
+    def clients_in_mean(self) -> float:
+        """Number of clients by which the mean divides."""
+        return float(len(self))
+
     def mean(self, weights: Tensor) -> Tensor:
         """Average the clients' states, or merge them as `--aggregate` says.
 
@@ -58,9 +63,17 @@ class SummedUpdates(Updates):
     """Updates of which only the weighted mean of the clients' states is known, as the only row.
 
     `samples` is the sum over the clients, `extras` their mean or sum, as the method declares.
+
+    expected  number of clients by which the mean divides, where it is not that of the clients in the sum
     """
 
     uniform: bool = False
+    expected: float | None = None
+
+    @property
+    def clients_in_mean(self) -> float:
+        """Number of clients by which the mean divides; under `dp-clients` the expected number."""
+        return float(len(self)) if self.expected is None else self.expected
 
     def mean(self, weights: Tensor) -> Tensor:
         """Return the mean, taken with the weights that the method declares; refuse other weights."""
@@ -81,6 +94,7 @@ class ServerWork:
     weights      the global state before this round
     state        the server's own state, kept across rounds
     population   number of clients in the federation, in this round or not; 0 = unknown
+    lr           the clients' learning rate in this round; 0 = unknown
     diagnostics  numbers that the method adds to the round's record
     """
 
@@ -92,6 +106,7 @@ class ServerWork:
     state: MutableMapping[str, Tensor] = field(default_factory=dict)
     diagnostics: dict[str, Any] = field(default_factory=dict)
     population: int = 0
+    lr: float = 0.0
 
     def generator(self, purpose: str) -> torch.Generator:
         """Create the server's generator for a purpose in this round."""

@@ -150,6 +150,7 @@ def _play(experiment: Experiment, engine: SerialEngine, rounds: int) -> Replayed
             updates=opened.updates,
             state=server,
             population=len(experiment.federation),
+            lr=experiment.plan.in_round(ROUND).lr,
         )
         merged = exchange.conclude(experiment.aggregate(work)).clone()
     return ReplayedRound(

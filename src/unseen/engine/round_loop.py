@@ -253,6 +253,7 @@ class ServerLoop:
                 updates=updates,
                 state=self.checkpoint.server,
                 population=len(experiment.federation),
+                lr=experiment.plan.in_round(max(number, 1), reaction=reaction).lr,
             )
             bytes_down += len(group) * (weights.nbytes + sum(value.nbytes for value in received.values()))
             if number in (1, self.schedule.rounds):

@@ -1,13 +1,16 @@
-"""Helpers that several methods share: running means for the records, frozen models, an added layer."""
+"""Helpers that several methods share: running means for the records, frozen models, an added layer, risks."""
 
 from __future__ import annotations
 
 import copy
-from typing import cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
+from unseen.data import Samples
+from unseen.errors import UsageError
+from unseen.evaluation.evaluate import evaluate
 from unseen.models import FlatState, Network
 from unseen.training import ClientWork, Update
 
@@ -68,3 +71,34 @@ def explain_incomplete_extras(update: Update, kinds: set[str]) -> str:
     if not update.extras or set(update.extras) == kinds:
         return ""
     return f"sent {' and '.join(update.extras)} alone"
+
+
+Measured = Literal["validation", "training"]
+"""The samples of a client on which a method measures a model before the round."""
+
+
+def choose_samples(work: ClientWork, where: Measured, *, owner: str, setting: str) -> Samples:
+    """Return the client's samples on which models are measured; refuse if there are none.
+
+    owner, setting  the method and its setting that chooses them, for the message
+    """
+    samples = work.validation if where == "validation" else work.train
+    if not len(samples):
+        raise UsageError(
+            f"{owner} compares models on validation samples, but client {work.client!r} has none; "
+            f"use a larger --validation, or --set {setting}=training"
+        )
+    return samples
+
+
+def measure(work: ClientWork, network: Network, samples: Samples) -> dict[str, Any]:
+    """Measure a network on a client's samples: evaluation mode, no gradient, no augmentation."""
+    task = samples.task_type
+    sums = task.make_accumulator(task.count_outputs(samples.classes))
+    return dict(evaluate(network, samples, prepare=work.prepare, accumulator=sums).metrics())
+
+
+def explain_no_scalar(value: Tensor | None, *, name: str) -> str:
+    """Explain why an extra is not one number; empty if it is, or was not sent."""
+    fits = value is None or (value.ndim == 0 and value.is_floating_point())
+    return "" if fits else f"sent {name} that is not one number"

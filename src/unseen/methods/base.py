@@ -60,7 +60,7 @@ class Method(Configurable[S], ABC):
     topology                  parallel: clients work at the same time on the same weights; serial: the
                               model visits them one after another; pooled: all data in one place
     needs_individual_updates  whether the server half uses single clients' states; if not, sums suffice and
-                              secure aggregation is possible
+                              secure aggregation is possible; where settings decide, set on the instance
     sends                     the kinds of values that leave a client, for the privacy record; `Update.extras`
                               may only have keys named here; where settings decide, set on the instance
     in_state                  those of `sends` that are part of the flat state
@@ -97,7 +97,7 @@ class Method(Configurable[S], ABC):
     paper: ClassVar[Paper]
     family: ClassVar[Family | None] = None
     topology: ClassVar[Topology] = "parallel"
-    needs_individual_updates: ClassVar[bool] = False
+    needs_individual_updates: bool = False
     sends: tuple[str, ...] = ("model weights", "number of samples")
     in_state: tuple[str, ...] = ("model weights",)
     of_single_samples: ClassVar[tuple[str, ...]] = ()

@@ -18,8 +18,8 @@ from unseen.aggregation import (
     normalize_weights,
 )
 from unseen.errors import UsageError
-from unseen.evaluation.evaluate import evaluate
 from unseen.hparams import Settings, Uniform, setting
+from unseen.methods._shared import Measured, choose_samples, explain_no_scalar, measure
 from unseen.methods.base import Method, Paper, register
 from unseen.training import ClientWork, LocalTrainingConfig, Update
 
@@ -38,9 +38,7 @@ class FedGASettings(Settings):
         search=Uniform(0.05, 0.5),
     )
     start: Weighting = setting("uniform", f"the first weights: {WEIGHTING}")
-    gap_on: Literal["validation", "training"] = setting(
-        "validation", "the samples of a client on which both models are compared"
-    )
+    gap_on: Measured = setting("validation", "the samples of a client on which both models are compared")
     risk: Literal["loss", "error"] = setting(
         "loss", "what is compared: the mean loss, or the fraction of errors (the released code's default)"
     )
@@ -96,9 +94,7 @@ class FedGA(Method[FedGASettings]):
         self, update: Update, *, plan: LocalTrainingConfig, outputs: int, own: Sequence[int]
     ) -> str:
         """Refuse a gap that is not one number."""
-        gap = update.extras.get(GAP)
-        fits = gap is None or (gap.ndim == 0 and gap.is_floating_point())
-        return "" if fits else "sent a gap that is not one number"
+        return explain_no_scalar(update.extras.get(GAP), name="a gap")
 
     def server(self, work: ServerWork) -> Tensor:
         """Adjust the weights of the clients that sent a gap, then merge all clients of the round."""
@@ -118,19 +114,12 @@ class FedGA(Method[FedGASettings]):
 
     def _risk(self, work: ClientWork) -> Tensor:
         """Compute the risk of the current model: evaluation mode, no gradient, no augmentation."""
-        samples = work.validation if self.settings.gap_on == "validation" else work.train
-        if not len(samples):
-            raise UsageError(
-                f"fedga compares models on validation samples, but client {work.client!r} has none; "
-                "use a larger --validation, or --set gap_on=training"
-            )
+        samples = choose_samples(work, self.settings.gap_on, owner="fedga", setting="gap_on")
         if self.settings.risk == "error" and not samples.task_type.has_classes:
             raise UsageError(
                 "fedga's risk 'error' counts wrong classes, but this task is regression; use loss"
             )
-        task, deployed = samples.task_type, self.deployed(work.module)
-        sums = task.make_accumulator(task.count_outputs(samples.classes))
-        metrics = evaluate(deployed, samples, prepare=work.prepare, accumulator=sums).metrics()
+        metrics = measure(work, self.deployed(work.module), samples)
         value = metrics["loss"] if self.settings.risk == "loss" else 1 - metrics["accuracy"]
         return torch.tensor(value, dtype=torch.float64)
 

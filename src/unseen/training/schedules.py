@@ -114,6 +114,37 @@ class Step(Schedule):
         return float(self.gamma ** ((round - 1) // self.every))
 
 
+@SCHEDULES.register("cyclic")
+@dataclass(frozen=True)
+class Cyclic(Schedule):
+    """Falls again and again in the last part of the run, each time ending where `--average swa` averages."""
+
+    start: float = setting(0.75, "fraction of the rounds after which cycles start, in [0, 1)")
+    every: int = setting(10, "rounds of a cycle")
+    final: float = setting(0.01, "fraction of the learning rate in the last round of a cycle")
+
+    def __post_init__(self) -> None:
+        _require_fraction("final", self.final, zero=True)
+        if not 0 <= self.start < 1:
+            raise UsageError(
+                f"setting 'start' of the schedule must be at least 0 and below 1, not {self.start}"
+            )
+        if self.every < 1:
+            raise UsageError(f"setting 'every' of the schedule must be at least 1, not {self.every}")
+
+    def factor(self, round: int, rounds: int) -> float:
+        """Return 1 - t + t final with t = 1/c, 2/c, ..., 1 in the c rounds of a cycle; 1 before the first.
+
+        Cycles end in the rounds floor(start T) + 1 + every, + 2 every, ..., which `swa` with the same start
+        and the same `every` averages; that before the first cycle, which it averages too, has t = 1.
+        """
+        late = round - (math.floor(self.start * rounds) + 1)
+        if late < 0:
+            return 1.0
+        part = ((late - 1) % self.every + 1) / self.every
+        return 1 - part + part * self.final
+
+
 @SCHEDULES.register("plateau")
 @dataclass(frozen=True)
 class Plateau(Schedule):

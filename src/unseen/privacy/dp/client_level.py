@@ -221,6 +221,7 @@ class DPClients(Protection[DPClientsSettings]):
                 extras=({},),
                 layout=context.layout,
                 uniform=context.method.weighting == "uniform",
+                expected=expected,
             ),
             loss=sum(update.loss for _, update in received) / len(received) if received else math.nan,
             seen=sum(update.seen for _, update in received),
