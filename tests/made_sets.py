@@ -155,6 +155,7 @@ def write_dicom(folder: Path) -> Path:
             patient=row["patient"],
             institution=f"{row['domain']} clinic",
         )
+        made.BodyPartExamined = row["label"].upper()
         save_dicom(made, folder / row["domain"] / row["label"] / f"{number}.dcm")
     return folder
 

@@ -335,7 +335,7 @@ class RunConfig:
             grouped = bool(
                 values.get("group_column")
                 or values.get("group_pattern")
-                or shows_originals_again(str(values.get("data", "")))
+                or shows_originals_again(str(values.get("data", "")), values.get("data_settings", {}))
             )
             values = {**values, "split": "group" if grouped else None}
         rule = {"selection": default_rule(validation_domains=bool(domains["validate_on"]))}

@@ -48,7 +48,7 @@ def test_pixels_labels_and_domains_are_those_of_every_row_of_every_shard(hub: Pa
 
 
 def test_a_single_shard_is_an_image_set_and_a_file_of_numbers_a_table(hub: Path, tmp_path: Path) -> None:
-    shard = next(hub.glob("data/*0.parquet"))
+    shard = next(hub.glob("data/*00000-of*.parquet"))
     assert isinstance(find_format(shard), ParquetImagesFormat)
     parquet.write_table(pyarrow.table({"domain": ["a"], "x": [1.0]}), tmp_path / "numbers.parquet")
     assert isinstance(find_format(tmp_path / "numbers.parquet"), TableFormat)

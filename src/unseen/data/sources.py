@@ -214,14 +214,25 @@ def released_split(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return SOURCES[name].hold_out, SOURCES[name].validate_on
 
 
-def shows_originals_again(name: str) -> bool:
-    """Check whether a named data set has several samples of the same original image."""
-    return name in SOURCES and SOURCES[name].grouped
+def shows_originals_again(name: str, settings: Mapping[str, Any]) -> bool:
+    """Check whether a named data set, or files with these settings, have several samples of one original."""
+    if name in SOURCES:
+        return SOURCES[name].grouped
+    return takes_several(str(settings.get("slices", ONE_SLICE[0])))
 
 
 def list_sources() -> list[tuple[str, Source]]:
     """List the named data sets."""
     return [(name, SOURCES[name]) for name in SOURCES]
+
+
+ONE_SLICE = ("auto", "middle", "1")
+"""Values of the setting `slices` that take one picture of each file."""
+
+
+def takes_several(slices: str) -> bool:
+    """Check whether a setting `slices` takes several pictures of a volume, which then are a group."""
+    return slices not in ONE_SLICE
 
 
 def resolve_data_root(named: str | Path | None) -> Path | None:

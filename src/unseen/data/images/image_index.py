@@ -56,7 +56,7 @@ class ImageIndexFormat(ListedImageFormat):
         _check_repeats(path, names)
         files = list_files(path.parent, names, settings)
         rows = rows_of_pictures(files)
-        groups = groups_of_slices(files, kept.groups)
+        groups = groups_of_slices(files, kept.groups, settings)
         return ImageListing(
             name=path.stem,
             source=FileImages(

@@ -69,7 +69,7 @@ class MedicalFolderFormat(ListedImageFormat):
         found = self.find_files(request, site)
         files = list_files(found.scan.folder, [file.name for file in found.files], settings)
         rows = rows_of_pictures(files)
-        groups = groups_of_slices(files, found.groups)
+        groups = groups_of_slices(files, found.groups, settings)
         targets, classes = number_labels([found.files[row].label for row in rows])
         return ImageListing(
             name=request.path.resolve().name,

@@ -10,6 +10,7 @@ from unseen.data.images.decode import map_in_threads
 from unseen.data.images.image_sources import ListedFile, Reader
 from unseen.data.medical import dicom, nifti
 from unseen.data.medical.windowing import MedicalSettings
+from unseen.data.sources import takes_several
 from unseen.errors import escape_bytes
 
 READERS_VERSION = 1
@@ -47,7 +48,7 @@ def require_readers(names: Sequence[str]) -> None:
 
 def _list_file(folder: Path, name: str, settings: MedicalSettings) -> ListedFile:
     path, images = folder / name, 1
-    if settings.slices not in ("auto", "middle"):
+    if takes_several(settings.slices):
         if name.lower().endswith(dicom.SUFFIXES):
             images = dicom.count_frames(path, settings)
         elif name.lower().endswith(nifti.SUFFIXES):
@@ -65,13 +66,10 @@ def rows_of_pictures(files: Sequence[ListedFile]) -> list[int]:
 
 
 def groups_of_slices(
-    files: Sequence[ListedFile], groups: Sequence[str | None] | None
+    files: Sequence[ListedFile], groups: Sequence[str | None] | None, settings: MedicalSettings
 ) -> list[str | None] | None:
-    """Name the group of each file so that slices of one file are never separated."""
-    if all(file.images == 1 for file in files):
+    """Name the group of each file; where several slices are taken, files without one are their own group."""
+    if not takes_several(settings.slices):
         return None if groups is None else list(groups)
-    named = groups or [None] * len(files)
-    return [
-        name if name is not None or file.images == 1 else f"file {escape_bytes(file.name)}"
-        for file, name in zip(files, named, strict=True)
-    ]
+    named = [None] * len(files) if groups is None else groups
+    return [name or f"file {escape_bytes(file.name)}" for file, name in zip(files, named, strict=True)]
