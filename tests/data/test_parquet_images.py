@@ -139,6 +139,18 @@ def test_rows_without_an_image_or_a_label(tmp_path: Path) -> None:
     assert "holds the label 7, but the schema names 2 classes" in refusal(path)
 
 
+def test_shards_of_one_name_in_two_folders_are_told_apart(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        cells = [{"bytes": png(row["pixels"]), "path": None} for row in rows()[:4]]
+        cells[1] = {"bytes": b"no image", "path": None}
+        table = {"image": cells, "label": list("xyxy"), "domain": list("aabb")}
+        (tmp_path / "set" / split).mkdir(parents=True)
+        parquet.write_table(pyarrow.table(table), tmp_path / "set" / split / "0000.parquet")
+    found = check_data(DataRequest(str(tmp_path / "set")))
+    assert set(found.unreadable) == {"test/0000.parquet row 2", "train/0000.parquet row 2"}
+    assert len(load_data(DataRequest(str(tmp_path / "set"), skip_unreadable=True))) == 6
+
+
 def test_several_image_columns_need_a_name(tmp_path: Path) -> None:
     cells = [{"bytes": png(row["pixels"]), "path": None} for row in rows()[:4]]
     table = {"left": cells, "right": cells[::-1], "label": list("xyxy"), "domain": list("aabb")}

@@ -99,7 +99,7 @@ class ParquetImages(ImageSource):
         """Shard and number of each image's row, the first being 1."""
         shards = np.searchsorted(self.starts, self.rows, side="right") - 1
         numbers = self.rows - self.starts[shards] + 1
-        names = [shard.name for shard in self.shards]
+        names = [self._name(shard) for shard in self.shards]
         return [f"{names[at]} row {row}" for at, row in zip(shards, numbers, strict=True)]
 
     def identity(self) -> Iterator[object]:
@@ -108,7 +108,11 @@ class ParquetImages(ImageSource):
         yield hashlib.sha256(self.rows.tobytes()).hexdigest()
         for shard in self.shards:
             state = shard.stat()
-            yield shard.name, state.st_size, state.st_mtime_ns
+            yield self._name(shard), state.st_size, state.st_mtime_ns
+
+    def _name(self, shard: Path) -> str:
+        """Name a shard below the folder; two of its folders may hold shards of one name."""
+        return shard.name if shard == self.place else shard.relative_to(self.place).as_posix()
 
     def units(self) -> Iterator[bytes | None]:
         """Stream the bytes of every image."""
@@ -158,7 +162,11 @@ def _encoded(cell: Any, folder: Path) -> bytes | None:
 
 def find_shards(folder: Path) -> list[Path]:
     """List the Parquet files of a folder, or of the folders in it, as the hub lays them out."""
-    places = [folder, *sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")]
+    try:
+        inside = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
+    except OSError:  # other formats say what is wrong with the folder
+        return []
+    places = [folder, *inside]
     for place in (places[:1], places[1:]):
         found = [path for each in place for path in each.glob("*.parquet") if path.name[0] != "."]
         if found:

@@ -86,11 +86,13 @@ def apply_window(values: Values, center: float, width: float, function: str = "L
         share = (values - (center - 0.5)) / (width - 1) + 0.5
     else:
         share = (values > center - 0.5).astype(np.float32)
-    return np.rint(np.clip(share, 0, 1) * 255).astype(np.uint8)
+    shown: Pixels = np.rint(np.clip(share, 0, 1) * 255).astype(np.uint8)
+    return shown
 
 
 def apply_range(values: Values, low: float, high: float) -> Pixels:
     """Map values from low..high to 0..255."""
     if not high > low:
         return np.zeros(values.shape, np.uint8)
-    return np.rint(np.clip((values - low) / (high - low), 0, 1) * 255).astype(np.uint8)
+    shown: Pixels = np.rint(np.clip((values - low) / (high - low), 0, 1) * 255).astype(np.uint8)
+    return shown
