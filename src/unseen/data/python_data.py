@@ -114,7 +114,8 @@ def _as_bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
             f"an image has {array.dtype} values from {array.min():g} to {array.max():g}; expected uint8, "
             "or floats in [0, 1]: leave Normalize out of the transform, pixels are normalized anyway"
         )
-    return np.rint(array * 255).astype(np.uint8)
+    pixels: npt.NDArray[np.uint8] = np.rint(array * 255).astype(np.uint8)
+    return pixels
 
 
 def from_datasets(

@@ -143,7 +143,7 @@ def _list_shard(number: int, shard: Path, image_column: str) -> Iterator[_Sample
         with tarfile.open(shard, "r:") as archive:
             grouped: dict[str, _Sample] = {}
             for member in archive:
-                archive.members = []  # or the list of all members would grow with the shard
+                archive.members = []  # type: ignore[attr-defined]  # or the list of all members would grow with the shard
                 name = member.name.removeprefix("./")
                 key, extension = _split_name(name)
                 if not member.isfile() or not extension or name.rsplit("/", 1)[-1].startswith("."):

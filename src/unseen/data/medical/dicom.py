@@ -124,7 +124,7 @@ def read_frame(path: Path, header: Any, frame: int, settings: MedicalSettings) -
 
 def _decode(path: Path, header: Any, frame: int) -> npt.NDArray[Any]:
     """Decode the stored values of one frame; name the transfer syntax that cannot be decoded."""
-    from pydicom.pixels import pixel_array
+    from pydicom.pixels.utils import pixel_array
 
     syntax = getattr(header, "file_meta", {}).get("TransferSyntaxUID")
     if syntax is None:
@@ -149,7 +149,7 @@ def _decode(path: Path, header: Any, frame: int) -> npt.NDArray[Any]:
 
 def _windowed(stored: npt.NDArray[Any], header: Any, frame: int, settings: MedicalSettings) -> Pixels:
     """Apply the modality's rescaling, then the window: the user's, the file's own, or all values."""
-    from pydicom.pixels import apply_modality_lut, apply_voi
+    from pydicom.pixels.processing import apply_modality_lut, apply_voi
 
     slope, intercept = _find(header, "RescaleSlope", frame), _find(header, "RescaleIntercept", frame)
     if header.get("ModalityLUTSequence"):
@@ -189,7 +189,7 @@ def _number(value: Any, default: float) -> float:
 
 
 def _apply_palette(stored: npt.NDArray[Any], header: Any) -> npt.NDArray[Any]:
-    from pydicom.pixels import apply_color_lut
+    from pydicom.pixels.processing import apply_color_lut
 
     try:
         coloured: npt.NDArray[Any] = apply_color_lut(stored, header)
