@@ -14,13 +14,24 @@ __version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from unseen.data import from_arrays
+    from unseen.data.python_data import from_datasets, from_torch
     from unseen.runner.run import RunResult, train
     from unseen.serving import load_model
 
-__all__ = ["RunResult", "__version__", "from_arrays", "load_model", "train"]
+__all__ = [
+    "RunResult",
+    "__version__",
+    "from_arrays",
+    "from_datasets",
+    "from_torch",
+    "load_model",
+    "train",
+]
 _HOMES = {
     "RunResult": "unseen.runner.run",
     "from_arrays": "unseen.data",
+    "from_datasets": "unseen.data.python_data",
+    "from_torch": "unseen.data.python_data",
     "load_model": "unseen.serving",
     "train": "unseen.runner.run",
 }

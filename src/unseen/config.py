@@ -60,8 +60,8 @@ class RunConfig:
     task: str | None = option(
         None, "Task, with its loss and metrics; inferred from the data if not given.", DATA, registry="tasks"
     )
-    domain_column: str = option("domain", "Tables: the column that names the domain.", DATA)
-    target: str = option("target", "Tables: the column to predict.", DATA)
+    domain_column: str = option("domain", "Column (or DICOM tag) that names the domain.", DATA)
+    target: str = option("target", "Column to predict.", DATA)
     table_statistics: str = option(
         "federated",
         "Tables: scale by federated statistics, or by each domain's own.",
@@ -79,8 +79,13 @@ class RunConfig:
     validation: float = option(0.1, "Fraction of each source domain kept for model selection.", DATA)
     test: float = option(0.1, "Fraction of each source domain kept for in-domain accuracy.", DATA)
 
+    image_column: str = option(
+        "",
+        "Index file (.csv, .parquet): the column with the paths of images; Parquet: the one with the images.",
+        DATA,
+    )
     group_column: str = option(
-        "", "Tables: the column that names a row's group (patient), which splits keep together.", DATA
+        "", "Column or DICOM tag that names a sample's group (patient), which splits keep together.", DATA
     )
     group_pattern: str = option(
         "",
@@ -96,7 +101,11 @@ class RunConfig:
         choices=("sample", "group"),
     )
     data_settings: Mapping[str, Any] = option(
-        dict, "A setting of a named data set (repeatable).", DATA, flag="--set-data", metavar="KEY=VALUE"
+        dict,
+        "A setting of a named data set, or of medical images (repeatable).",
+        DATA,
+        flag="--set-data",
+        metavar="KEY=VALUE",
     )
     samples_per_domain: int | None = option(
         None, "Use at most this many samples of every domain, the same number of each class.", DATA
@@ -326,7 +335,7 @@ class RunConfig:
             grouped = bool(
                 values.get("group_column")
                 or values.get("group_pattern")
-                or shows_originals_again(str(values.get("data", "")))
+                or shows_originals_again(str(values.get("data", "")), values.get("data_settings", {}))
             )
             values = {**values, "split": "group" if grouped else None}
         rule = {"selection": default_rule(validation_domains=bool(domains["validate_on"]))}

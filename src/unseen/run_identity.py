@@ -47,6 +47,7 @@ LATER: dict[str, Any] = {
     "weighting": "method",
     "keep_optimizer_state": False,
     "split": "sample",
+    "image_column": "",
     "group_column": "",
     "group_pattern": "",
     "samples_per_domain": None,

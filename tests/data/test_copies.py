@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from unseen.data import DataRequest, from_arrays
+from unseen.data import from_arrays
 from unseen.data.copies import describe_thumbnails, find_copies, make_thumbnails
-from unseen.data.images.image_check import check_folder
-from unseen.data.validate import check_data
+from unseen.data.images.folders import check_folder
+from unseen.data.validate import check_loaded
 
 
 def scene(seed: int, side: int = 64) -> Image.Image:
@@ -69,16 +69,15 @@ def test_the_check_warns_of_copies_that_splits_may_separate_until_groups_are_nam
         "1 images are in more than one domain, for example a/x/p0_0.png and b/x/p0_1.png"
     )
     assert within.startswith("2 images occur more than once") and "--group-pattern" in within
-    (left,) = check_folder(folder, group_pattern=r"^(p\d+)_").warnings
+    groups, left = check_folder(folder, group_pattern=r"^(p\d+)_").warnings
+    assert groups.startswith("1 groups (--group-pattern) are in more than one domain, for example in a and b")
     assert "more than one domain" in left, "the held-out domain leaks all the same"
     wrong = check_folder(folder, group_pattern=r"^(p\d+_\d)").warnings
     assert len(wrong) == 2
 
 
-def test_data_in_memory_is_checked_too(folder, monkeypatch):
+def test_data_in_memory_is_checked_too():
     pictures = as_arrays([scene(0), scene(1), scene(0).rotate(180)])
     data = from_arrays(pictures, list("xyx"), list("aab"))
-    monkeypatch.setattr("unseen.data.validate.load_data", lambda request: data)
-    monkeypatch.setattr("unseen.data.validate.find_format", lambda path: None)
-    warnings = check_data(DataRequest("anything")).warnings
+    warnings = check_loaded(data).warnings
     assert any("sample 0 (a) and sample 2 (b)" in warning for warning in warnings)

@@ -9,8 +9,7 @@ import pytest
 from PIL import Image
 
 from unseen.data import DataRequest
-from unseen.data.images.folders import load_folder
-from unseen.data.images.image_check import check_folder
+from unseen.data.images.folders import check_folder, load_folder
 from unseen.data.validate import check_data
 from unseen.errors import UnseenError
 

@@ -22,6 +22,7 @@ from unseen.hparams import Settings, unstated_settings
 from unseen.methods import METHODS, make_method
 from unseen.privacy import make_protection, protection_type
 from unseen.run_identity import LATER, WHERE
+from unseen.runner.prepare import data_request
 from unseen.training.schedules import SCHEDULES, make_schedule
 
 RELEASED = "released"
@@ -104,7 +105,7 @@ def job_config(values: Mapping[str, Any]) -> RunConfig:
     settings = vars(make_method(config.method, config.settings, weighting=config.weighting).settings)
     return config.resolved(
         settings=dict(settings),
-        data_settings=changed_data_settings(config.data, config.data_settings),
+        data_settings=changed_data_settings(data_request(config)),
         schedule_settings=dict(vars(make_schedule(config.schedule, config.schedule_settings))),
         average_settings=dict(vars(make_average(config.average, config.average_settings))),
         aggregate_settings=dict(vars(make_aggregator(config.aggregate, config.aggregate_settings))),

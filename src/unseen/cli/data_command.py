@@ -19,7 +19,7 @@ from rich.text import Text
 
 from unseen.cli.cache_command import cache_command
 from unseen.cli.console import INTERRUPTED, messages, print_json, results
-from unseen.cli.options import with_plugins
+from unseen.cli.options import parse_settings, with_plugins
 from unseen.errors import UsageError, escape_bytes, unknown_name
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ app.command("cache")(cache_command)
 def check_command(  # noqa: PLR0917 (one parameter per option)
     path: Annotated[
         str,
-        typer.Argument(help="A folder domain/class/image, a table (.csv, .parquet), or a named data set."),
+        typer.Argument(help="A folder, file or shards (`unseen list formats`), or a named data set."),
     ],
     picture: Annotated[
         Path | None, typer.Option(help="Also plot the counts to this PNG file.", metavar="FILE.png")
@@ -55,9 +55,20 @@ def check_command(  # noqa: PLR0917 (one parameter per option)
     image_size: Annotated[
         int | None, typer.Option(help="Side of the images of the sheet, in pixels.")
     ] = None,
-    domain_column: Annotated[str, typer.Option(help="Tables: the column that names the domain.")] = "domain",
-    target: Annotated[str, typer.Option(help="Tables: the column to predict.")] = "target",
-    group_column: Annotated[str, typer.Option(help="Tables: the column that names a row's group.")] = "",
+    image_column: Annotated[
+        str, typer.Option(help="Index file: the column with the images' paths; Parquet: with the images.")
+    ] = "",
+    domain_column: Annotated[
+        str, typer.Option(help="Column (or DICOM tag) that names the domain.")
+    ] = "domain",
+    target: Annotated[str, typer.Option(help="Column to predict.")] = "target",
+    group_column: Annotated[
+        str, typer.Option(help="Column (or DICOM tag) that names a sample's group.")
+    ] = "",
+    set_data: Annotated[
+        list[str] | None,
+        typer.Option(help="A setting of the data, such as window=40/400.", metavar="KEY=VALUE"),
+    ] = None,
     group_pattern: Annotated[
         str,
         typer.Option(help="Folders: regular expression that finds the group in file names.", metavar="REGEX"),
@@ -72,7 +83,8 @@ def check_command(  # noqa: PLR0917 (one parameter per option)
 ) -> None:
     """Count samples per domain and class, open every image, and report what is wrong or unusual.
 
-    PATH is a folder domain/class/image, a table (.csv, .parquet) or a named data set. The exit code is 1 if
+    PATH is a folder domain/class/image, a table (.csv, .parquet), anything else that `unseen list formats`
+    names, or a named data set. The exit code is 1 if
     training would refuse the data, else 0.
 
     Examples:
@@ -80,6 +92,8 @@ def check_command(  # noqa: PLR0917 (one parameter per option)
         unseen data check rotated-digits
 
         unseen data check my_data/ --picture counts.png
+
+        unseen data check index.csv --image-column path --domain-column hospital --group-column patient
 
         unseen data check my_data/ --sheet sheet.png --augment standard+rand-augment
     """
@@ -103,8 +117,10 @@ def check_command(  # noqa: PLR0917 (one parameter per option)
         request = DataRequest(
             source=path,
             root=data_root.expanduser() if data_root else None,
+            image_column=image_column,
             domain_column=domain_column,
             target_column=target,
+            settings=parse_settings(set_data or []),
             group_column=group_column,
             group_pattern=group_pattern,
             task=task,
@@ -180,6 +196,7 @@ def _next_step(check: DataCheck, request: DataRequest) -> str:
     if not check.hold_out:
         words += ["--hold-out", list(check.counts)[-1] if check.counts else "DOMAIN"]
     for option, name in (
+        ("--image-column", "image_column"),
         ("--domain-column", "domain_column"),
         ("--target", "target_column"),
         ("--group-column", "group_column"),
@@ -188,6 +205,8 @@ def _next_step(check: DataCheck, request: DataRequest) -> str:
     ):
         if getattr(request, name) != getattr(defaults, name):
             words += [option, str(getattr(request, name))]
+    for name, value in request.settings.items():
+        words += ["--set-data", f"{name}={value}"]
     return shlex.join(words)
 
 

@@ -19,12 +19,13 @@ its files without any other change:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from unseen.data.dataset import DataSet
 from unseen.data.site_data import SiteSamples, select_site
+from unseen.hparams import Settings
 from unseen.registry import Registry
 
 if TYPE_CHECKING:
@@ -38,15 +39,26 @@ class DataFormat:
     expects   what a user has to pass, for messages: "a table (.csv, .parquet)"
     contents  content of the files, which decides how a trained model reads them
     priority  the format that matches with the highest priority is used
+    settings  what `--set-data` may set
     """
 
     expects: ClassVar[str] = "a file of its kind"
     contents: ClassVar[Literal["images", "table", "arrays"]] = "arrays"
     priority: ClassVar[int] = 0
+    settings: ClassVar[type[Settings]] = Settings
+
+    @classmethod
+    def settings_type(cls) -> type[Settings]:
+        """Return the settings, for `unseen list formats NAME`."""
+        return cls.settings
 
     def matches(self, path: Path) -> bool:
         """Check by name or content whether an existing path is of this format."""
         raise NotImplementedError
+
+    def matches_request(self, request: DataRequest) -> bool:
+        """Check whether a request for an existing path is for this format, where options decide."""
+        return self.matches(request.path)
 
     def load(self, request: DataRequest) -> DataSet:
         """Load all samples of `request.path`."""
@@ -72,13 +84,29 @@ class DataFormat:
 FORMATS: Registry[type[DataFormat]] = Registry(
     "data format",
     group="unseen.formats",
-    builtin=("unseen.data.images.folders", "unseen.data.tables.table_loader"),
+    builtin=(
+        "unseen.data.images.folders",
+        "unseen.data.images.image_index",
+        "unseen.data.images.parquet_images",
+        "unseen.data.images.tar_shards",
+        "unseen.data.medical.medical_folders",
+        "unseen.data.tables.table_loader",
+    ),
 )
 
 
 def find_format(path: Path) -> DataFormat | None:
     """Find the format of an existing file or folder; None where no format matches."""
+    return _first_match(path, lambda entry: entry.matches(path))
+
+
+def find_requested_format(request: DataRequest) -> DataFormat | None:
+    """Find the format of the files that a request names, with what its options say about them."""
+    return _first_match(request.path, lambda entry: entry.matches_request(request))
+
+
+def _first_match(path: Path, is_match: Callable[[DataFormat], bool]) -> DataFormat | None:
     if not path.exists():
         return None
     by_priority = sorted((FORMATS[name]() for name in FORMATS), key=lambda entry: -entry.priority)
-    return next((entry for entry in by_priority if entry.matches(path)), None)
+    return next((entry for entry in by_priority if is_match(entry)), None)

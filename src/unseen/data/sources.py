@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from unseen.data.dataset import DataSet
-from unseen.data.formats import FORMATS, DataFormat, find_format
+from unseen.data.formats import FORMATS, DataFormat, find_requested_format
 from unseen.data.site_data import SiteSamples, select_site
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.hparams import Settings, make_settings, non_default_settings
@@ -36,10 +36,12 @@ class DataRequest:
     image_size  side of the squares that images are resized to; None keeps the source's own default
     skip_unreadable  leave unreadable image files out with a note (`--skip-unreadable`) instead of failing
     task        None: a table decides by its target column
-    group_column  tables: the column that names each row's group, which splits never separate; empty: none
+    image_column  of an index file, the column with the images' paths; of Parquet, the one with the images
+    group_column  the column (or DICOM tag) that names each sample's group, which splits never separate;
+                  empty: none
     group_pattern  folders: a regular expression whose first capture in a file's name is its group
     samples_per_domain  keep at most so many samples of every domain, balanced by class; None: all
-    settings    `--set-data`: settings of a named data set, such as the direction of rotation
+    settings    `--set-data`: settings of a named data set or of a format, such as the direction of rotation
     """
 
     source: str
@@ -49,6 +51,7 @@ class DataRequest:
     domain_column: str = "domain"
     target_column: str = "target"
     task: str | None = None
+    image_column: str = ""
     group_column: str = ""
     group_pattern: str = ""
     samples_per_domain: int | None = None
@@ -116,7 +119,7 @@ def load_data(request: DataRequest) -> DataSet:
         _require_no_groups(request)
         return subsample(SOURCES[request.source].load(request), request.samples_per_domain)
     found = _require_format(request)
-    changed_data_settings(request.source, request.settings)
+    changed_data_settings(request)
     return subsample(found.load(request), request.samples_per_domain)
 
 
@@ -152,32 +155,37 @@ def load_site(site: str, request: DataRequest) -> SiteSamples:
     if request.source in SOURCES and not request.path.exists():
         samples = select_site(SOURCES[request.source].load(request), site, source=request.source)
     else:
-        changed_data_settings(request.source, request.settings)
+        changed_data_settings(request)
         samples = _require_format(request).load_site(site, request)
     return subsample_site(samples, request.samples_per_domain)
 
 
-def changed_data_settings(source: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def changed_data_settings(request: DataRequest) -> dict[str, Any]:
     """Check what `--set-data` gives and return the settings that differ from their defaults."""
-    if not given:
+    if not request.settings:
         return {}
-    if source not in SOURCES:
+    return non_default_settings(data_settings(request, _settings_type(request)))
+
+
+def _settings_type(request: DataRequest) -> type[Settings]:
+    """Return the settings of a named data set, or of the format of files; refuse others."""
+    if request.source in SOURCES:
+        return SOURCES[request.source].settings
+    found = find_requested_format(request)
+    if found is None or found.settings is Settings:
         raise UsageError(
-            f"--set-data is for named data sets, and {source} is none; see `unseen list data NAME`"
+            f"--set-data is for named data sets and medical images, and {request.source} is neither; see "
+            "`unseen list data NAME` and `unseen list formats NAME`"
         )
-    return non_default_settings(_make_settings(source, given))
+    return found.settings
 
 
 D = TypeVar("D", bound=Settings)
 
 
 def data_settings(request: DataRequest, kind: type[D]) -> D:
-    """Return the settings of a named data set, as a request gives them."""
+    """Return the settings of a named data set or a format, as a request gives them."""
     return make_settings(kind, request.settings, owner=f"data set {request.source!r}")
-
-
-def _make_settings(source: str, given: Mapping[str, Any]) -> Settings:
-    return make_settings(SOURCES[source].settings, given, owner=f"data set {source!r}")
 
 
 def _check_image_size(request: DataRequest) -> None:
@@ -188,7 +196,7 @@ def _check_image_size(request: DataRequest) -> None:
 def _require_format(request: DataRequest) -> DataFormat:
     """Find the format of the files a request names, or refuse them with the nearest name of a data set."""
     path = request.path
-    found = find_format(path)
+    found = find_requested_format(request)
     if found is not None:
         return found
     if path.exists():
@@ -206,14 +214,25 @@ def released_split(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return SOURCES[name].hold_out, SOURCES[name].validate_on
 
 
-def shows_originals_again(name: str) -> bool:
-    """Check whether a named data set has several samples of the same original image."""
-    return name in SOURCES and SOURCES[name].grouped
+def shows_originals_again(name: str, settings: Mapping[str, Any]) -> bool:
+    """Check whether a named data set, or files with these settings, have several samples of one original."""
+    if name in SOURCES:
+        return SOURCES[name].grouped
+    return takes_several(str(settings.get("slices", ONE_SLICE[0])))
 
 
 def list_sources() -> list[tuple[str, Source]]:
     """List the named data sets."""
     return [(name, SOURCES[name]) for name in SOURCES]
+
+
+ONE_SLICE = ("auto", "middle", "1")
+"""Values of the setting `slices` that take one picture of each file."""
+
+
+def takes_several(slices: str) -> bool:
+    """Check whether a setting `slices` takes several pictures of a volume, which then are a group."""
+    return slices not in ONE_SLICE
 
 
 def resolve_data_root(named: str | Path | None) -> Path | None:

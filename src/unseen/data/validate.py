@@ -7,8 +7,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from unseen.data.dataset import DataSet
-from unseen.data.formats import find_format
-from unseen.data.sources import SOURCES, DataRequest, load_data, load_site, released_split
+from unseen.data.formats import find_requested_format
+from unseen.data.sources import (
+    SOURCES,
+    DataRequest,
+    changed_data_settings,
+    load_data,
+    load_site,
+    released_split,
+)
 
 _UNBALANCED = 20
 """Above this ratio between the largest and the smallest, users are warned."""
@@ -55,13 +62,20 @@ class DataCheck:
 
 def check_data(request: DataRequest) -> DataCheck:
     """Check files as thoroughly as their format can; load a named set, or any other, and count it."""
-    found = None if request.source in SOURCES else find_format(request.path)
+    found = None if request.source in SOURCES else find_requested_format(request)
+    if found:
+        changed_data_settings(request)
     checked = found.check(request) if found else None
-    if checked is not None:
-        return checked
-    data = load_data(request)
+    return check_loaded(load_data(request), request.source) if checked is None else checked
+
+
+def check_loaded(data: DataSet, source: str = "") -> DataCheck:
+    """Count the samples of a data set in memory and look for what may distort a result.
+
+    source  the name of a data set, for the domains that its release holds out
+    """
     counts = data.class_counts() or {domain: {"rows": len(data.indices(domain))} for domain in data.domains}
-    hold_out, validate_on = released_split(request.source)
+    hold_out, validate_on = released_split(source)
     return DataCheck(
         name=data.name,
         total=len(data),
@@ -95,7 +109,7 @@ def _warn_of_copies(data: DataSet) -> list[str]:
 
 def check_site(site: str, request: DataRequest) -> DataCheck:
     """Check the data of a site: its own files, or the domain of its name in a named set."""
-    found = find_format(request.path)
+    found = find_requested_format(request)
     checked = found.check_site(site, request) if found else None
     if checked is not None:
         return checked

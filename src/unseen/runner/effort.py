@@ -166,4 +166,12 @@ def _side(given: Mapping[str, Any], data: DataSet | None) -> int:
     root = resolve_data_root(given.get("data_root"))
     held_out = given.get("hold_out", ())
     without = (held_out,) if isinstance(held_out, str) else tuple(held_out)
-    return photo_side(DataRequest(source=str(given.get("data", "")), root=root), without)
+    request = DataRequest(
+        source=str(given.get("data", "")),
+        root=root,
+        image_column=given.get("image_column", ""),
+        domain_column=given.get("domain_column", DataRequest.domain_column),
+        target_column=given.get("target", DataRequest.target_column),
+        settings=given.get("data_settings", {}),
+    )
+    return photo_side(request, without)

@@ -109,7 +109,7 @@ def prepare_run(
 
     config = config.resolved(
         task=data.task,
-        data_settings=changed_data_settings(config.data, config.data_settings),
+        data_settings=changed_data_settings(data_request(config)),
         model=config.model or _default_model(data, method),
         augment=config.augment or default_augmentation(data, method),
         image_size=data.input_shape[-1] if data.is_image else None,
@@ -300,6 +300,7 @@ def data_request(config: RunConfig, progress: Progress = no_progress) -> DataReq
         target_column=config.target,
         task=config.task,
         skip_unreadable=config.skip_unreadable,
+        image_column=config.image_column,
         group_column=config.group_column,
         group_pattern=config.group_pattern,
         samples_per_domain=config.samples_per_domain,

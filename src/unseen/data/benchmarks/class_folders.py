@@ -13,7 +13,8 @@ from pathlib import Path
 from PIL import Image
 
 from unseen.data.dataset import DataSet
-from unseen.data.images.folders import DEFAULT_IMAGE_SIZE, load_scan, median_side
+from unseen.data.images.folders import load_scan, median_side
+from unseen.data.images.listing import DEFAULT_IMAGE_SIZE
 from unseen.data.images.scan import FolderScan, ImageFile, scan_folder
 from unseen.data.sources import DataRequest, require_data_root
 from unseen.errors import UnseenError

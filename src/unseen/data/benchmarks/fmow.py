@@ -11,7 +11,7 @@ from pathlib import Path
 
 from unseen.data.benchmarks.wilds import Release, Row, Sample, load_samples, read_table
 from unseen.data.dataset import DataSet
-from unseen.data.images.folders import DEFAULT_IMAGE_SIZE
+from unseen.data.images.listing import DEFAULT_IMAGE_SIZE
 from unseen.data.sources import SOURCES, DataRequest, Source
 from unseen.errors import UnseenError
 

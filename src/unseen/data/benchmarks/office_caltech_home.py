@@ -14,7 +14,8 @@ from unseen.data.benchmarks.class_folders import ClassFolders, relabel
 from unseen.data.benchmarks.image_sets import OFFICE_HOME
 from unseen.data.dataset import DataSet
 from unseen.data.download import Acquisition
-from unseen.data.images.folders import DEFAULT_IMAGE_SIZE, load_scan
+from unseen.data.images.folders import load_scan
+from unseen.data.images.listing import DEFAULT_IMAGE_SIZE
 from unseen.data.images.scan import FolderScan, ImageFile
 from unseen.data.sources import SOURCES, DataRequest, Source, require_data_root
 

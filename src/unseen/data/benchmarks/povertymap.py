@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from unseen.data.benchmarks.wilds import Release, Row, Sample, load_samples
 from unseen.data.dataset import DataSet
 from unseen.data.images.decode import ImageDecoder, UnreadableImageError
-from unseen.data.images.folders import DEFAULT_IMAGE_SIZE
+from unseen.data.images.listing import DEFAULT_IMAGE_SIZE
 from unseen.data.sources import SOURCES, DataRequest, Source
 from unseen.errors import UnseenError
 

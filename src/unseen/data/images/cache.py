@@ -1,8 +1,8 @@
 """A cache of decoded images: a memory-mapped file that later runs and other processes only open.
 
-An entry is named by the folder, the image size, the decoder's version and every file's name, size and
-time of change, so it is never used for other images. It is valid only with its description (JSON) next to it,
-and both are written atomically, so a killed process leaves nothing that is used. The description has a
+An entry is named by the folder (or shard), the image size, the decoder's version and every file's name, size
+and time of change, so it is never used for other images. It is valid only with its description (JSON) next to
+it, and both are written atomically, so a killed process leaves nothing that is used. The description has a
 checksum of itself and of every block of the file: a damaged entry is decoded again. Both are readable by this
 user only.
 """
@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from unseen.checksums import crc_of, json_with_sum, parse_json_with_sum
-from unseen.data.images.decode import RGB, ImageDecoder, UnreadableImageError, map_in_threads
+from unseen.data.images.decode import RGB, ImageDecoder, map_in_threads
+from unseen.data.images.image_sources import DamagedSourceError, FolderImages, ImageSource
 from unseen.data.images.scan import ImageFile
 from unseen.data.sources import Progress, no_progress
 from unseen.errors import UnseenError
@@ -58,20 +58,27 @@ def decode_images(
     progress: Progress = no_progress,
     form: ImageDecoder = RGB,
 ) -> DecodedImages:
-    """Open the decoded form of these files from the cache, or decode them into it.
+    """Open the decoded form of these files from the cache, or decode them into it."""
+    return decode_source(FolderImages(folder, files, form), size=size, progress=progress)
+
+
+def decode_source(source: ImageSource, *, size: int, progress: Progress = no_progress) -> DecodedImages:
+    """Open the decoded form of a source's images from the cache, or decode them into it.
 
     Where the cache cannot be written (a full disk, a read-only home) the images are kept in memory.
     """
-    entry = _Entry(folder, files, size, form)
+    entry = _Entry(source, size)
     try:
         found, damage = entry.read(), ""
     except _DamagedEntryError:
         found, damage = None, "the cache of decoded images was damaged, so they were decoded again"
     if found is not None:
         return found
-    decoding = _Decoding(folder, files, size, form, progress)
+    decoding = _Decoding(source, size, progress)
     try:
         entry.write(decoding)
+    except DamagedSourceError:
+        raise
     except (OSError, UnseenError) as error:
         images = decoding.in_memory()
         note = f"decoded images are kept in memory only and decoded again next time: {error}"
@@ -87,17 +94,16 @@ class _DamagedEntryError(Exception):
 
 
 class _Decoding:
-    """Decodes the files and records those that cannot be decoded."""
+    """Decodes the images of a source and records those that cannot be decoded."""
 
-    def __init__(
-        self, folder: Path, files: Sequence[ImageFile], size: int, form: ImageDecoder, progress: Progress
-    ) -> None:
-        self.folder, self.files, self.size, self.form, self.progress = folder, files, size, form, progress
+    def __init__(self, source: ImageSource, size: int, progress: Progress) -> None:
+        self.source, self.size, self.progress = source, size, progress
         self.unreadable: dict[str, str] = {}
 
     def in_memory(self) -> Array:
         """Decode into an ordinary array."""
-        kept = np.empty((len(self.files), self.size, self.size, self.form.channels), self.form.dtype)
+        form = self.source.form
+        kept = np.empty((len(self.source.names), self.size, self.size, form.channels), form.dtype)
         count = 0
         for image in self.images():
             if image is not None:
@@ -106,26 +112,29 @@ class _Decoding:
         return kept[:count]
 
     def images(self) -> Iterator[Array | None]:
-        """Yield each file's pixels in order, None for an unreadable one."""
+        """Yield each image's pixels in order, None for an unreadable one."""
         self.unreadable.clear()
-        decode = partial(_try_decode, size=self.size, form=self.form)
-        results = map_in_threads(lambda file: decode(self.folder / file.name), self.files)
-        for done, (file, result) in enumerate(zip(self.files, results, strict=True), start=1):
+        names = self.source.names
+        for done, (name, result) in enumerate(
+            zip(names, self.source.decode(self.size), strict=True), start=1
+        ):
             if isinstance(result, str):
-                self.unreadable[file.name] = result
-            if done % 100 == 0 or done == len(self.files):
-                self.progress("decoding images", done, len(self.files))
+                self.unreadable[name] = result
+            if done % 100 == 0 or done == len(names):
+                self.progress("decoding images", done, len(names))
             yield None if isinstance(result, str) else result
 
 
 class _Entry:
-    """One data folder at one image size in the cache: the pixels (.npy) and their description (.json)."""
+    """One source at one image size in the cache: the pixels (.npy) and their description (.json)."""
 
-    def __init__(self, folder: Path, files: Sequence[ImageFile], size: int, form: ImageDecoder) -> None:
-        place = folder.resolve()
-        self.folder, self.files, self.size, self.form = folder, files, size, form
-        self.family = _hash([str(place), size, *([] if form is RGB else [form.name])])
-        key = _hash([form.version, *((file.name, file.size, file.changed) for file in files)])
+    def __init__(self, source: ImageSource, size: int) -> None:
+        self.source, self.size, self.form = source, size, source.form
+        part = [source.part] if source.part else []
+        self.family = _hash(
+            [str(source.place.resolve()), size, *([] if self.form is RGB else [self.form.name]), *part]
+        )
+        key = _hash([self.form.version, *source.identity()])
         self.pixels = cache_folder() / f"{self.family}-{key}.npy"
         self.description = self.pixels.with_suffix(".json")
 
@@ -135,7 +144,7 @@ class _Entry:
             described = parse_json_with_sum(self.description.read_text(encoding="utf-8"))
             unreadable = dict(described["unreadable"])
             images = np.load(self.pixels, mmap_mode="r")
-            shape = (len(self.files) - len(unreadable), self.size, self.size, self.form.channels)
+            shape = (len(self.source.names) - len(unreadable), self.size, self.size, self.form.channels)
             if images.shape != shape or images.dtype != self.form.dtype:
                 return None
             found = DecodedImages(images, unreadable, str(described["digest"]))
@@ -145,9 +154,7 @@ class _Entry:
             raise _DamagedEntryError from error
         if check and not self._is_intact(images, described):
             raise _DamagedEntryError
-        decode = partial(_try_decode, size=self.size, form=self.form)
-        repaired = any(not isinstance(decode(self.folder / name), str) for name in unreadable)
-        return None if repaired else found
+        return None if self.source.is_repaired(unreadable, self.size) else found
 
     def _is_intact(self, images: Array, described: dict[str, Any]) -> bool:
         """Compare the file with its checksums; one of a version without them gets them, if it is intact."""
@@ -170,7 +177,7 @@ class _Entry:
 
         write_atomically(self.pixels, fill, private=True)
         about: dict[str, Any] = {
-            "folder": str(self.folder.resolve()),
+            "folder": str(self.source.place.resolve()),
             "size": self.size,
             "unreadable": decoding.unreadable,
         }
@@ -181,14 +188,14 @@ class _Entry:
     def _fill(self, temporary: Path, decoding: _Decoding, digest: Any) -> None:
         """Write the images one by one (a full disk is then an error, not a crash), the count at the end."""
         with temporary.open("wb") as out:
-            start = self._write_header(out, len(self.files))
+            start = self._write_header(out, len(self.source.names))
             for image in decoding.images():
                 if image is not None:
                     pixels = np.ascontiguousarray(image, self.form.dtype).data
                     out.write(pixels)
                     digest.update(pixels)
             out.seek(0)
-            if self._write_header(out, len(self.files) - len(decoding.unreadable)) != start:
+            if self._write_header(out, len(self.source.names) - len(decoding.unreadable)) != start:
                 raise AssertionError("the header of a .npy file changed its length")
 
     def _write_header(self, out: IO[bytes], count: int) -> int:
@@ -209,18 +216,15 @@ class _Entry:
                     leftover.unlink()
 
 
-def _try_decode(path: Path, *, size: int, form: ImageDecoder) -> Array | str:
-    try:
-        return form.read(path, size)
-    except UnreadableImageError as error:
-        return str(error)
-
-
 def _block_sums(path: Path) -> list[str]:
-    """Return the checksum of every block of a file."""
-    content = np.memmap(path, dtype=np.uint8, mode="r")
-    starts = range(0, len(content), _BLOCK)
-    return list(map_in_threads(lambda start: crc_of(content[start : start + _BLOCK].data), starts))
+    """Return the checksum of every block of a file, of which only a few are in memory at once."""
+
+    def sum_block(start: int) -> str:
+        with path.open("rb") as file:
+            file.seek(start)
+            return crc_of(file.read(_BLOCK))
+
+    return list(map_in_threads(sum_block, range(0, path.stat().st_size, _BLOCK)))
 
 
 def _hash(parts: Sequence[object]) -> str:

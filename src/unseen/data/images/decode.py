@@ -6,9 +6,11 @@ animation the first frame is used. A file that cannot be decoded to its end is r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +25,10 @@ DECODER_VERSION = 1
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 Pixels = npt.NDArray[np.uint8]
-_WINDOW = 512
+Content = Path | bytes
+"""An encoded image: its file, or its bytes."""
+_AHEAD = 4
+"""Items per core that are taken before their results are asked for."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -46,35 +51,49 @@ class ImageDecoder:
     version: int
 
 
-def decode_image(path: Path, size: int) -> Pixels:
-    """Decode one file to (size, size, 3)."""
-    return _read(path, lambda image: _square(image, size), target=size)
+def decode_image(content: Content, size: int) -> Pixels:
+    """Decode one image to (size, size, 3)."""
+    return read_image(content, lambda image: to_square(image, size), target=size)
 
 
 RGB = ImageDecoder("rgb", decode_image, channels=3, dtype="|u1", version=DECODER_VERSION)
 
 
-def inspect_image(path: Path, size: int) -> tuple[str, Pixels]:
-    """Decode one file to its end; return what is unusual about it and a grey thumbnail (size, size)."""
-
-    def inspect(image: Image.Image) -> tuple[str, Pixels]:
-        unusual = _unusual(image)
-        upright = ImageOps.exif_transpose(_to_rgb(image)).convert("L")
-        return unusual, np.asarray(upright.resize((size, size), Image.Resampling.BILINEAR))
-
-    return _read(path, inspect)
+def inspect_image(content: Content, size: int) -> tuple[str, Pixels]:
+    """Decode one image to its end; return what is unusual about it and a grey thumbnail (size, size)."""
+    return read_image(content, lambda image: inspect_opened(image, size))
 
 
-def map_in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """Yield `work(item)` in order from a pool of threads (Pillow decodes without the GIL)."""
-    with ThreadPoolExecutor(available_cores()) as pool:
-        for start in range(0, len(items), _WINDOW):
-            yield from pool.map(work, items[start : start + _WINDOW])
+def inspect_opened(image: Image.Image, size: int) -> tuple[str, Pixels]:
+    """Return what is unusual about an image and a grey thumbnail (size, size)."""
+    unusual = _unusual(image)
+    upright = ImageOps.exif_transpose(_to_rgb(image)).convert("L")
+    return unusual, np.asarray(upright.resize((size, size), Image.Resampling.BILINEAR))
 
 
-def _read(path: Path, use: Callable[[Image.Image], R], target: int | None = None) -> R:
+def map_in_threads(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """Yield `work(item)` in order from a pool of threads (Pillow decodes without the GIL).
+
+    Items are taken only a few ahead of the results, so a stream of large ones is never in memory as a whole.
+    """
+    cores = available_cores()
+    with ThreadPoolExecutor(cores) as pool:
+        running = deque[Future[R]]()
+        for item in items:
+            running.append(pool.submit(work, item))
+            if len(running) > _AHEAD * cores:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
+
+
+def read_image(content: Content, use: Callable[[Image.Image], R], target: int | None = None) -> R:
+    """Decode an image to its end and return what `use` makes of it; refuse it with the reason.
+
+    target  side of what is wanted, where a smaller decoded image is enough
+    """
     try:
-        with Image.open(path) as image:
+        with Image.open(BytesIO(content) if isinstance(content, bytes) else content) as image:
             _refuse_bomb(image)
             if target is not None:
                 # libjpeg can halve a much larger image while decoding; twice the target keeps it sharp
@@ -87,7 +106,17 @@ def _read(path: Path, use: Callable[[Image.Image], R], target: int | None = None
         raise UnreadableImageError(_reason(error)) from error
 
 
-def _square(image: Image.Image, size: int) -> Pixels:
+def shorter_side(content: Content) -> int:
+    """Read the shorter side of an image from its header; 0 where that fails."""
+    try:
+        with Image.open(BytesIO(content) if isinstance(content, bytes) else content) as image:
+            return min(image.size)
+    except Exception:  # as above
+        return 0
+
+
+def to_square(image: Image.Image, size: int) -> Pixels:
+    """Resize a whole image, upright and in colour, to (size, size, 3)."""
     upright = ImageOps.exif_transpose(_to_rgb(image))
     return np.asarray(upright.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0))
 

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Collection
 from pathlib import Path
-from statistics import median
 
-import numpy as np
-from PIL import Image
-
-from unseen.data.dataset import DataSet, Indices
+from unseen.data.dataset import DataSet
 from unseen.data.formats import FORMATS, DataFormat
-from unseen.data.grouping import group_keys, match_groups, note_groups
-from unseen.data.images.cache import DecodedImages, decode_images
-from unseen.data.images.image_check import check_folder, check_scan
-from unseen.data.images.scan import SITE_LAYOUT, FolderScan, ImageFile, scan_folder, scan_site
-from unseen.data.site_data import SiteSamples, fingerprint_site
-from unseen.data.sources import DataRequest
+from unseen.data.grouping import match_groups
+from unseen.data.images.image_sources import FolderImages
+from unseen.data.images.listing import (
+    ImageListing,
+    check_listing,
+    load_listed_site,
+    load_listing,
+    number_labels,
+    typical_side,
+)
+from unseen.data.images.scan import SITE_LAYOUT, FolderScan, scan_folder, scan_site
+from unseen.data.site_data import SiteSamples
+from unseen.data.sources import DataRequest, Progress, no_progress
 from unseen.data.validate import DataCheck
 from unseen.errors import UnseenError, escape_bytes
-
-DEFAULT_IMAGE_SIZE = 64
-SAMPLED_IMAGES = 25
-"""Images whose headers are read to find their typical size."""
 
 
 @FORMATS.register("image-folder")
@@ -66,12 +64,23 @@ def median_side(scan: FolderScan, without: Collection[str] = ()) -> int:
 
     without  domains whose images are not looked at
     """
-    files = [file for file in scan.files if file.domain not in without]
-    sides = []
-    for file in files[:: max(len(files) // SAMPLED_IMAGES, 1)]:
-        with suppress(OSError), Image.open(scan.folder / file.name) as image:
-            sides.append(min(image.size))
-    return int(median(sides)) if sides else 0
+    return typical_side(list_scan(scan), without)
+
+
+def list_scan(scan: FolderScan, group_pattern: str = "") -> ImageListing:
+    """List the images of a scanned folder with the classes of all domains."""
+    targets, classes = number_labels([file.label for file in scan.files])
+    return ImageListing(
+        name=scan.folder.resolve().name,
+        source=FolderImages(scan.folder, scan.files),
+        domains=[file.domain for file in scan.files],
+        targets=targets,
+        classes=classes,
+        groups=match_groups([file.name for file in scan.files], group_pattern) if group_pattern else None,
+        option="--group-pattern",
+        notes=scan.oddities(),
+        advice=tuple(_name_warnings(scan)),
+    )
 
 
 def load_folder(path: Path, request: DataRequest) -> DataSet:
@@ -81,16 +90,10 @@ def load_folder(path: Path, request: DataRequest) -> DataSet:
 
 def load_scan(scan: FolderScan, request: DataRequest) -> DataSet:
     """Load the images of a listing, whatever folders they are in."""
-    path = scan.folder
     problem = scan.problem()
     if problem is not None:
         raise UnseenError(problem)
-    size = request.image_size or DEFAULT_IMAGE_SIZE
-    decoded = decode_images(path, scan.files, size=size, progress=request.progress)
-    notes = [*scan.oddities(), *([decoded.note] if decoded.note else [])]
-    if decoded.unreadable:
-        notes.append(note_unreadable(path, scan, decoded, allowed=request.skip_unreadable))
-    return _data_set(path, scan, decoded, tuple(notes), request.group_pattern)
+    return load_listing(list_scan(scan, request.group_pattern), request)
 
 
 def load_site_folder(site: str, request: DataRequest) -> SiteSamples:
@@ -101,95 +104,38 @@ def load_site_folder(site: str, request: DataRequest) -> SiteSamples:
         raise UnseenError(f"{path}: no images found; {SITE_LAYOUT}")
     if problem := scan.problem_of_names():
         raise UnseenError(problem)
-    decoded = decode_images(
-        path, scan.files, size=request.image_size or DEFAULT_IMAGE_SIZE, progress=request.progress
-    )
-    notes = [*scan.oddities(), *([decoded.note] if decoded.note else [])]
-    if decoded.unreadable:
-        notes.append(note_unreadable(path, scan, decoded, allowed=request.skip_unreadable))
-    readable = [file for file in scan.files if file.name not in decoded.unreadable]
-    labels = [file.label for file in readable]
-    keys, group_notes = _groups_of(readable, request.group_pattern)
-    classes = tuple(sorted(set(labels)))
-    numbers = {label: number for number, label in enumerate(classes)}
-    targets = np.array([numbers[label] for label in labels], dtype=np.int64)
-    return SiteSamples(
-        site=site,
-        task="classification",
-        inputs=decoded.images,
-        targets=targets,
-        classes=classes,
-        fingerprint=fingerprint_site(decoded.digest.encode(), targets, classes),
-        notes=(*notes, *group_notes),
-        split_group_of=keys,
-    )
+    return load_listed_site(list_scan(scan, request.group_pattern), site, request)
 
 
-def _groups_of(files: Sequence[ImageFile], pattern: str) -> tuple[Indices | None, list[str]]:
-    """Find the groups that `--group-pattern` names, with a note on them; None without a pattern."""
-    if not pattern:
-        return None, []
-    names = match_groups([file.name for file in files], pattern)
-    return group_keys(names, [file.domain for file in files]), note_groups(names, "--group-pattern")
+def check_folder(path: Path, *, progress: Progress = no_progress, group_pattern: str = "") -> DataCheck:
+    """Decode every image of `domain/class/image` to its end and report everything unusual."""
+    scan = scan_folder(path)
+    problem = scan.problem() or _one_class(scan)
+    return check_scan(scan, problem=problem, progress=progress, group_pattern=group_pattern)
 
 
-def note_unreadable(path: Path, scan: FolderScan, decoded: DecodedImages, *, allowed: bool) -> str:
-    """Note the unreadable files that are left out, or raise an error."""
-    first, reason = next(iter(decoded.unreadable.items()))
-    others = len(decoded.unreadable) - 1
-    seen = f"unreadable image {escape_bytes(first)} ({reason})" + (f" and {others} more" if others else "")
-    if not allowed:
-        raise UnseenError(
-            f"{path}: {seen}; `unseen data check {path}` lists them all, --skip-unreadable leaves them out"
-        )
-    whole = scan.counts()
-    for file in scan.files:
-        if file.name in decoded.unreadable:
-            whole[file.domain][file.label] -= 1
-    lost_domains = [domain for domain, counts in whole.items() if not any(counts.values())]
-    lost_classes = [label for label in scan.classes if not any(counts[label] for counts in whole.values())]
-    if lost_domains or lost_classes:
-        raise UnseenError(
-            f"{path}: no readable image is left of {', '.join(lost_domains + lost_classes)} "
-            f"({seen}); replace these files"
-        )
-    return f"left out: {seen}"
+def check_scan(
+    scan: FolderScan, *, problem: str | None, progress: Progress, group_pattern: str = ""
+) -> DataCheck:
+    """Decode every image of a scanned folder to its end."""
+    return check_listing(list_scan(scan, group_pattern), problem=problem or "", progress=progress)
 
 
-def _data_set(
-    path: Path, scan: FolderScan, decoded: DecodedImages, notes: tuple[str, ...], group_pattern: str
-) -> DataSet:
-    domains, classes = scan.domains, scan.classes
-    readable = [file for file in scan.files if file.name not in decoded.unreadable]
-    domain_number = {name: number for number, name in enumerate(domains)}
-    class_number = {name: number for number, name in enumerate(classes)}
-    domain_of = np.array([domain_number[file.domain] for file in readable], dtype=np.int64)
-    targets = np.array([class_number[file.label] for file in readable], dtype=np.int64)
-    keys, group_notes = _groups_of(readable, group_pattern)
-    return DataSet(
-        name=path.resolve().name,
-        task="classification",
-        inputs=decoded.images,
-        targets=targets,
-        domain_of=domain_of,
-        domains=domains,
-        classes=classes,
-        notes=(*notes, *group_notes),
-        split_group_of=keys,
-        fingerprint=_fingerprint(decoded, targets, domain_of, names=(domains, classes)),
+def _one_class(scan: FolderScan) -> str:
+    if len(scan.classes) > 1:
+        return ""
+    return (
+        f"{scan.folder}: found one class only ({scan.classes[0]}), expected at least two folders per domain"
     )
 
 
-def _fingerprint(
-    decoded: DecodedImages,
-    targets: Indices,
-    domain_of: Indices,
-    *,
-    names: tuple[tuple[str, ...], tuple[str, ...]],
-) -> str:
-    """Identify the content by the stored hash of the pixels, so that a second start reads no image."""
-    about = repr(("classification", names, decoded.images.shape, decoded.digest))
-    digest = hashlib.sha256(about.encode())
-    digest.update(targets.tobytes())
-    digest.update(domain_of.tobytes())
-    return digest.hexdigest()[:16]
+def _name_warnings(scan: FolderScan) -> list[str]:
+    """Warn about class names that are probably meant to be the same."""
+    same: dict[str, list[str]] = defaultdict(list)
+    for label in map(escape_bytes, scan.classes):
+        same[label.strip().casefold()].append(label)
+    return [
+        f"classes {' and '.join(names)} differ in upper and lower case only"
+        for names in same.values()
+        if names[1:]
+    ]

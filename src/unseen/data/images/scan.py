@@ -36,6 +36,7 @@ class FolderScan:
     too_deep         folders inside class folders, not searched
     other_files      files among the images that are not images by name
     special          pipes, sockets and devices, which are never opened: reading one may wait for ever
+    suffixes         endings of the names of images
     """
 
     folder: Path
@@ -46,6 +47,7 @@ class FolderScan:
     too_deep: tuple[str, ...] = ()
     other_files: tuple[str, ...] = ()
     special: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = IMAGE_SUFFIXES
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -69,7 +71,7 @@ class FolderScan:
         if not self.files and self.misplaced:
             return f"{self.folder}: images such as {self.misplaced[0]} are outside class folders; {LAYOUT}"
         if not self.files:
-            return f"{self.folder}: no images ({', '.join(IMAGE_SUFFIXES)}) found; {LAYOUT}"
+            return f"{self.folder}: no images ({', '.join(self.suffixes)}) found; {LAYOUT}"
         if len(self.domains) < 2:
             return (
                 f"{self.folder}: found one domain only ({self.domains[0]}), expected at least two folders, "
@@ -99,7 +101,7 @@ class FolderScan:
                 f"{self.folder}: found folders such as {self.too_deep[0]} in place of images; {SITE_LAYOUT}"
             )
         if not self.files:
-            return f"{self.folder}: no images ({', '.join(IMAGE_SUFFIXES)}) found; {SITE_LAYOUT}"
+            return f"{self.folder}: no images ({', '.join(self.suffixes)}) found; {SITE_LAYOUT}"
         return None
 
     def oddities(self) -> tuple[str, ...]:
@@ -118,11 +120,11 @@ class FolderScan:
         )
 
 
-def scan_folder(folder: Path) -> FolderScan:
+def scan_folder(folder: Path, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> FolderScan:
     """List a folder; hidden files and folders are skipped."""
     if not folder.is_dir():
         raise UnseenError(f"no such folder: {folder}; {LAYOUT}")
-    found = _Findings(folder)
+    found = _Findings(folder, suffixes)
     try:
         found.collect()
     except OSError as error:
@@ -130,11 +132,11 @@ def scan_folder(folder: Path) -> FolderScan:
     return found.scan()
 
 
-def scan_site(folder: Path, *, site: str) -> FolderScan:
+def scan_site(folder: Path, *, site: str, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> FolderScan:
     """List a site's own folder CLASS/IMAGE: one domain that is named like the site."""
     if not folder.is_dir():
         raise UnseenError(f"no such folder: {folder}; expected FOLDER/CLASS/IMAGE, for example dog/1.jpg")
-    found = _Findings(folder)
+    found = _Findings(folder, suffixes)
     try:
         found.collect_site(site)
     except OSError as error:
@@ -145,8 +147,8 @@ def scan_site(folder: Path, *, site: str) -> FolderScan:
 class _Findings:
     """The lists a scan fills."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, suffixes: tuple[str, ...]) -> None:
+        self.folder, self.suffixes = folder, suffixes
         self.files: list[ImageFile] = []
         self.empty_classes: list[str] = []
         self.empty_domains: list[str] = []
@@ -183,6 +185,7 @@ class _Findings:
             tuple(self.too_deep),
             tuple(self.other_files),
             tuple(self.special),
+            self.suffixes,
         )
 
     def _folders(self, below: str) -> list[os.DirEntry[str]]:
@@ -192,7 +195,7 @@ class _Findings:
             if entry.is_dir():
                 folders.append(entry)
             else:
-                place = self.misplaced if _is_image(entry.name) else self.other_files
+                place = self.misplaced if self._is_image(entry.name) else self.other_files
                 place.append(f"{below}/{entry.name}".lstrip("/"))
         return folders
 
@@ -203,7 +206,7 @@ class _Findings:
             name = f"{below}{label.name}/{entry.name}"
             if entry.is_dir():
                 self.too_deep.append(name)
-            elif not _is_image(entry.name):
+            elif not self._is_image(entry.name):
                 self.other_files.append(name)
             elif (state := _state(entry)) is None:
                 self.special.append(name)
@@ -212,15 +215,14 @@ class _Findings:
                 self.files.append(ImageFile(name, domain, label.name, size, changed))
         return len(self.files) > before
 
+    def _is_image(self, name: str) -> bool:
+        return name.lower().endswith(self.suffixes)
+
 
 def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
         visible = [entry for entry in entries if not entry.name.startswith((".", "__MACOSX"))]
     return sorted(visible, key=lambda entry: entry.name)
-
-
-def _is_image(name: str) -> bool:
-    return name.lower().endswith(IMAGE_SUFFIXES)
 
 
 def _state(entry: os.DirEntry[str]) -> tuple[int, int] | None:

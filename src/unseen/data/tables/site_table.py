@@ -42,10 +42,10 @@ class SiteTableError(UsageError):
 def load_site_table(site: str, request: DataRequest) -> SiteSamples:
     """Load the rows of a site that have a target."""
     path, target = request.path, request.target_column
-    table, notes = _own_rows(site, read_arrow(path), request)
-    _check_target(table, request)
+    table, notes = own_rows(site, read_arrow(path), request)
+    check_target(table, request)
     task = request.task or decide_task(table[target])
-    table, left_out = _rows_with_target(table, target)
+    table, left_out = rows_with_target(table, target)
     targets, classes = read_target(path, table, target, task)
     notes += [*left_out, *explain_target(table, request, classes)]
     keys, own = None, [request.domain_column, target]
@@ -99,7 +99,7 @@ def check_site_table(site: str, request: DataRequest) -> DataCheck:
     whole, problem, notes = read_arrow(request.path), "", list[str]()
     table = whole
     try:
-        table, notes = _own_rows(site, whole, request)
+        table, notes = own_rows(site, whole, request)
     except SiteTableError as error:
         problem = str(error)
     columns, _, _, column_notes = _read_columns(_without(table, request.domain_column))
@@ -122,7 +122,7 @@ def _kind(column: Column) -> str:
     return "text" if column.levels else "empty"
 
 
-def _own_rows(site: str, table: Any, request: DataRequest) -> tuple[Any, list[str]]:
+def own_rows(site: str, table: Any, request: DataRequest) -> tuple[Any, list[str]]:
     """Keep the rows whose domain is the site's name; all of them in a table without a domain column."""
     import pyarrow
 
@@ -144,7 +144,8 @@ def _own_rows(site: str, table: Any, request: DataRequest) -> tuple[Any, list[st
     return table.filter(pyarrow.array(own)), [note]
 
 
-def _check_target(table: Any, request: DataRequest) -> None:
+def check_target(table: Any, request: DataRequest) -> None:
+    """Refuse a site's table without the columns that a job names."""
     import pyarrow
 
     name = request.target_column
@@ -159,7 +160,8 @@ def _check_target(table: Any, request: DataRequest) -> None:
         raise SiteTableError(f"its column {name!r} cannot be a target; name another one with --target")
 
 
-def _rows_with_target(table: Any, target: str) -> tuple[Any, list[str]]:
+def rows_with_target(table: Any, target: str) -> tuple[Any, list[str]]:
+    """Keep the rows that have a usable target."""
     import pyarrow
 
     keep = find_targets(table[target])

@@ -67,15 +67,11 @@ class TableFormat(DataFormat):
 def load_table(path: Path, request: DataRequest) -> DataSet:
     """Load a CSV or Parquet file; rows without a domain or a target are left out with a note."""
     table = read_arrow(path)
-    _check_request(path, table, request)
+    check_columns(path, table, request)
     task = request.task or decide_task(table[request.target_column])
-    table, notes = _complete_rows(path, table, request)
+    table, notes = complete_rows(path, table, request)
     domain_of, domains = level_numbers(table[request.domain_column])
-    if _are_mostly_different(len(domains), table.num_rows):
-        raise UsageError(
-            f"{path}: column {request.domain_column!r} would make {len(domains)} domains of {table.num_rows} "
-            "rows; name another one with --domain-column"
-        )
+    check_domains(path, request.domain_column, domains, table.num_rows)
     targets, classes = read_target(path, table, request.target_column, task)
     notes += explain_target(table, request, classes)
     own = [request.domain_column, request.target_column]
@@ -102,9 +98,14 @@ def load_table(path: Path, request: DataRequest) -> DataSet:
 
 def read_groups(column: Any, domains: Sequence[str]) -> tuple[Indices, list[str]]:
     """Read the group of each row, with a note; a row without a value is a group of one."""
-    codes, levels = level_numbers(column)
-    names = [levels[code] if code >= 0 else None for code in codes]
+    names = read_names(column)
     return group_keys(names, domains), note_groups(names, "--group-column")
+
+
+def read_names(column: Any) -> list[str | None]:
+    """Read a column as texts, None where there is no value."""
+    codes, levels = level_numbers(column)
+    return [levels[code] if code >= 0 else None for code in codes]
 
 
 def load_rows(path: Path, columns: tuple[Column, ...]) -> Floats:
@@ -135,7 +136,7 @@ def load_rows(path: Path, columns: tuple[Column, ...]) -> Floats:
     return raw
 
 
-def _check_request(path: Path, table: Any, request: DataRequest) -> None:
+def check_columns(path: Path, table: Any, request: DataRequest) -> None:
     """Refuse columns that are missing or cannot be a domain or a target."""
     from pyarrow import types
 
@@ -158,6 +159,15 @@ def require_different(roles: Mapping[str, str], error: type[UsageError] = UsageE
         if name in seen:
             raise error(f"{seen[name]} and {option} both name {name!r}; they must differ")
         seen[name] = option
+
+
+def check_domains(path: Path, column: str, domains: Sequence[str], rows: int) -> None:
+    """Refuse a column whose values are mostly different, so that they cannot be meant as domains."""
+    if _are_mostly_different(len(domains), rows):
+        raise UsageError(
+            f"{path}: column {column!r} would make {len(domains)} domains of {rows} rows; name another one "
+            "with --domain-column"
+        )
 
 
 def _are_mostly_different(groups: int, rows: int) -> bool:
@@ -191,7 +201,7 @@ def is_integer(array: Any) -> bool:
     return bool(types.is_integer(array.type))
 
 
-def _complete_rows(path: Path, table: Any, request: DataRequest) -> tuple[Any, list[str]]:
+def complete_rows(path: Path, table: Any, request: DataRequest) -> tuple[Any, list[str]]:
     """Keep the rows that have both a domain and a target."""
     import pyarrow
 
