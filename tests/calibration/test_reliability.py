@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import brier_score_loss, log_loss
 
@@ -26,6 +26,7 @@ def literal_ece(chances, targets):
     return total
 
 
+@settings(max_examples=15)
 @given(seed=st.integers(0, 1000), cut=st.integers(0, 80))
 def test_against_sklearn_and_split_over_two_clients(seed, cut):
     generator = np.random.default_rng(seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize, minimize_scalar
 
@@ -30,6 +30,7 @@ def loss(logits, targets):
     return -log_softmax(logits)[np.arange(len(targets)), targets].sum()
 
 
+@settings(max_examples=15)
 @given(seed=st.integers(0, 1000), sharpness=st.floats(0.3, 15))
 def test_temperature_is_that_of_scipy(seed, sharpness):
     logits, targets = drawn(seed, sharpness=sharpness)
@@ -41,6 +42,7 @@ def test_temperature_is_that_of_scipy(seed, sharpness):
     assert loss(found.apply(logits), targets) <= best.fun * (1 + 1e-7)
 
 
+@settings(max_examples=15)
 @given(seed=st.integers(0, 1000), cuts=st.lists(st.integers(0, 150), max_size=4))
 def test_pooled_is_federated(seed, cuts):
     logits, targets = drawn(seed)
@@ -71,6 +73,7 @@ def test_sums_that_are_not_finite_leave_the_logits_alone():
     assert fit_temperature(np.full((2, 61), np.nan)) == Scaling()
 
 
+@settings(max_examples=15)
 @given(seed=st.integers(0, 200))
 def test_vector_scaling_is_that_of_scipy(seed):
     logits, targets = drawn(seed, samples=200, classes=3)

@@ -71,28 +71,34 @@ class BalancedAccuracy(DetailMetric):
         return sum(known) / len(known) if known else math.nan
 
 
+_RANKINGS: dict[str, RankingMetric] = {
+    "auroc": auroc,
+    "auprc": average_precision,
+    "sensitivity_at_specificity_95": sensitivity_at_specificity,
+}
+
+
 class _RankingDetail(DetailMetric):
     """A metric of one class against the rest, from histograms of its probability; averaged over classes."""
 
     tasks, is_fraction, needs = ("classification",), True, "ranking"
-    of_class: ClassVar[RankingMetric]
 
     def measure(self, sums: Any) -> Ranked:
         """Average over the classes; of two classes, the second alone."""
-        return over_classes(type(self).of_class, sums.sums["ranking"])
+        return over_classes(_RANKINGS[self.name], sums.sums["ranking"])
 
 
 class AUROC(_RankingDetail):
     """Area under the ROC curve."""
 
-    name, label, of_class = "auroc", "AUROC", staticmethod(auroc)
+    name, label = "auroc", "AUROC"
     summary = "area under the ROC curve, one class against the rest; of two classes, of the second"
 
 
 class AUPRC(_RankingDetail):
     """Area under the precision-recall curve."""
 
-    name, label, of_class = "auprc", "AUPRC", staticmethod(average_precision)
+    name, label = "auprc", "AUPRC"
     summary = "average precision, one class against the rest; of two classes, of the second"
 
 
@@ -100,7 +106,6 @@ class Sensitivity(_RankingDetail):
     """Sensitivity at a specificity of 95 %."""
 
     name, label = "sensitivity_at_specificity_95", "sensitivity at 95 % specificity"
-    of_class = staticmethod(sensitivity_at_specificity)
     summary = "largest sensitivity of a threshold with specificity of at least 95 %"
 
 
@@ -129,7 +134,7 @@ class Brier(_CalibrationDetail):
 
     def compute(self, sums: Any) -> float:
         """Divide the sum by the samples."""
-        return float(sums.sums["proper_after"][1]) / max(sums.count, 1)
+        return float(sums.sums["proper_after"][1] / max(sums.count, 1))
 
 
 class LogLikelihood(_CalibrationDetail):
@@ -140,7 +145,7 @@ class LogLikelihood(_CalibrationDetail):
 
     def compute(self, sums: Any) -> float:
         """Divide the sum by the samples."""
-        return float(sums.sums["proper_after"][0]) / max(sums.count, 1)
+        return float(sums.sums["proper_after"][0] / max(sums.count, 1))
 
 
 class MeanAbsoluteError(DetailMetric):
@@ -151,7 +156,7 @@ class MeanAbsoluteError(DetailMetric):
 
     def compute(self, sums: Any) -> float:
         """Scale the mean error of standardized values back."""
-        return float(sums.sums["absolute"][0]) / max(sums.count, 1) * float(getattr(sums.plain, "scale", 1.0))
+        return float(sums.sums["absolute"][0] / max(sums.count, 1) * getattr(sums.plain, "scale", 1.0))
 
 
 class R2(DetailMetric):
