@@ -16,6 +16,7 @@ LAYERS = (
         *("errors", "seeding", "registry", "fileio", "hparams", "child_processes", "devices"),
         *("checksums", "tensor_files", "typed_values", "printable", "config_options", "run_identity"),
     },
+    {"calibration"},
     {"tasks"},
     {"data"},
     {"federation"},

@@ -193,6 +193,12 @@ class RunConfig:
     evaluate_clients: bool = option(
         False, "Also evaluate each client's own model on every domain, before it is merged.", TRAINING
     )
+    calibrate: str = option(
+        "temperature",
+        "Scaling of the kept model's logits, fitted on the sources' validation samples.",
+        TRAINING,
+        choices=("temperature", "vector", "none"),
+    )
     selection: str = option(
         SourceValidation.name, "Rule that selects the round.", TRAINING, registry="selection-rules"
     )

@@ -53,6 +53,7 @@ LATER: dict[str, Any] = {
     "samples_per_domain": None,
     "data_settings": {},
     "evaluate_clients": False,
+    "calibrate": "temperature",
 }
 """Fields that were added later: at these values they leave a run's identity as it was without them."""
 LATER_PROTECTION: dict[str, Any] = {"batch_seed": "secret"}

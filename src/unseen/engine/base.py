@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from unseen.calibration import Measurement
 from unseen.engine.experiment import EvaluationSet, RoundStart, Workspace
 from unseen.privacy import Message
 from unseen.runs.records import Record
@@ -71,9 +72,12 @@ class Engine(Protocol):
         """Send each client its message of the protection's server half; return the answers."""
 
     def evaluate(
-        self, weights: Tensor, sets: Sequence[EvaluationSet]
+        self, weights: Tensor, sets: Sequence[EvaluationSet], measurement: Measurement | None = None
     ) -> Sequence[MetricAccumulator | NoAnswer]:
-        """Evaluate the deployed network on every (domain, split)."""
+        """Evaluate the deployed network on every (domain, split).
+
+        measurement  what to sum beyond the plain metrics; the answers are `DetailAccumulator`s then
+        """
 
     def close(self) -> None:
         """Free processes and memory."""

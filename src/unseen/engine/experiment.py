@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from unseen.aggregation import ServerWork, average_products
+from unseen.calibration import Measurement
 from unseen.data import DataSet, Indices, Samples
 from unseen.errors import UsageError
 from unseen.evaluation.evaluate import EVALUATION_BATCH, GroupedAccumulator, evaluate
@@ -41,6 +42,7 @@ from unseen.privacy.budget import PrivacyBudget, UnlimitedBudget
 from unseen.privacy.context import RoundIdentity
 from unseen.seeding import global_torch_seed
 from unseen.tasks.accumulators import MetricAccumulator
+from unseen.tasks.detail_accumulators import make_measured
 from unseen.training import (
     ClientWork,
     LocalTrainingConfig,
@@ -167,18 +169,16 @@ class Experiment:
 
 
 def merge_parts(
-    sets: Sequence[EvaluationSet],
-    parts: Sequence[EvaluationPart],
-    sums: Mapping[EvaluationPart, MetricAccumulator],
+    sets: Sequence[EvaluationSet], sums: Iterable[tuple[EvaluationPart, MetricAccumulator]]
 ) -> list[MetricAccumulator]:
-    """Add up the sums of each set's parts, in the parts' order."""
+    """Add up the sums of each set's parts, which come in the order of `evaluation_parts`."""
     merged: dict[EvaluationSet, MetricAccumulator] = {}
-    for part in parts:
+    for part, found in sums:
         key = part.domain, part.split
         if key in merged:
-            merged[key].merge(sums[part])
+            merged[key].merge(found)
         else:
-            merged[key] = sums[part]
+            merged[key] = found
     return [merged[key] for key in sets]
 
 
@@ -352,17 +352,28 @@ class Workspace:
             **more,
         )
 
-    def evaluate(self, part: EvaluationPart) -> MetricAccumulator:
-        """Evaluate the deployed network, with the weights it has now, on one part of an evaluation set."""
+    def evaluate(self, part: EvaluationPart, measurement: Measurement | None = None) -> MetricAccumulator:
+        """Evaluate the deployed network, with the weights it has now, on one part of an evaluation set.
+
+        measurement  what to sum beyond the plain metrics
+        """
         experiment = self.experiment
         rows = experiment.evaluation_indices(part.domain, part.split)[part.start : part.start + part.size]
         samples = Samples(experiment.data, rows)
         data = experiment.data
-        make = partial(data.task_type.make_accumulator, data.outputs, target_scale=experiment.target_scale)
+        make = partial(
+            make_measured,
+            data.task_type,
+            data.outputs,
+            target_scale=experiment.target_scale,
+            measurement=measurement,
+        )
         accumulator = make() if data.group_of is None else GroupedAccumulator(data.group_of[rows], make)
         return evaluate(self.deployed, samples, prepare=experiment.prepare, accumulator=accumulator)
 
-    def evaluate_all(self, sets: Sequence[EvaluationSet]) -> list[MetricAccumulator]:
+    def evaluate_all(
+        self, sets: Sequence[EvaluationSet], measurement: Measurement | None = None
+    ) -> list[MetricAccumulator]:
         """Evaluate the deployed network on whole evaluation sets."""
         parts = self.experiment.evaluation_parts(sets)
-        return merge_parts(sets, parts, {part: self.evaluate(part) for part in parts})
+        return merge_parts(sets, ((part, self.evaluate(part, measurement)) for part in parts))

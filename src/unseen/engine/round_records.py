@@ -10,7 +10,7 @@ from unseen.engine.experiment import EvaluationSet, Experiment
 from unseen.evaluation.evaluate import score_groups
 from unseen.evaluation.selection import VALIDATION_DOMAIN
 from unseen.privacy import DisclosureEntry, DisclosureLog, RoundUpdates
-from unseen.privacy.disclosure import TARGET_METRICS, TEST_METRICS, VALIDATION_METRICS
+from unseen.privacy.disclosure import DETAILS, TARGET_METRICS, TEST_METRICS, VALIDATION_METRICS
 from unseen.runs.records import Record
 from unseen.tasks.accumulators import MetricAccumulator
 
@@ -60,7 +60,11 @@ def sums_left(sets: Sequence[EvaluationSet], accumulators: Sequence[MetricAccumu
     """List what an evaluation disclosed about the domains: sums over their samples."""
     left = DisclosureLog()
     for (domain, split), found in zip(sets, accumulators, strict=True):
-        left.add(domain, [DisclosureEntry(_METRICS[split], found.numbers, 8 * found.numbers)])
+        details = found.detail_numbers
+        plain = found.numbers - details
+        left.add(domain, [DisclosureEntry(_METRICS[split], plain, 8 * plain)])
+        if details:
+            left.add(domain, [DisclosureEntry(DETAILS, details, 8 * details)])
     return left.entries()
 
 

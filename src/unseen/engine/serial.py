@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from unseen.calibration import Measurement
 from unseen.engine.base import Answer, Reply
 from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart, Workspace
 from unseen.engine.resources import keep_freed_memory
@@ -65,10 +66,12 @@ class SerialEngine:
                 answers.append(Answer(name, None, str(error)))
         return answers
 
-    def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[MetricAccumulator]:
+    def evaluate(
+        self, weights: Tensor, sets: Sequence[EvaluationSet], measurement: Measurement | None = None
+    ) -> list[MetricAccumulator]:
         """Evaluate on every set in turn."""
         self.workspace.flat.load(weights)
-        return self.workspace.evaluate_all(sets)
+        return self.workspace.evaluate_all(sets, measurement)
 
     def close(self) -> None:
         """Do nothing: there is nothing to free."""

@@ -18,6 +18,7 @@ from unseen.fileio import Record
 from unseen.models import Network, blocked_maps
 from unseen.tasks import goodness
 from unseen.tasks.accumulators import Arrays, MetricAccumulator, Metrics
+from unseen.tasks.detail_accumulators import detail_of
 
 EVALUATION_BATCH = 128
 
@@ -69,6 +70,11 @@ class GroupedAccumulator(MetricAccumulator):
     def numbers(self) -> int:
         """The number of stored values."""
         return sum(group.numbers for group in self.groups.values())
+
+    @property
+    def detail_numbers(self) -> int:
+        """The number of values that a measurement adds."""
+        return sum(group.detail_numbers for group in self.groups.values())
 
     def add(self, outputs: Tensor, targets: Tensor) -> None:
         """Add a batch, each sample to its group."""
@@ -129,10 +135,16 @@ def score_groups(
         else:
             pooled[split] = found.copy()
     return [
-        {"split": split, "group": group, "count": found.count, "metrics": found.metrics()}
+        {"split": split, "group": group, "count": found.count, "metrics": found.metrics()} | _details(found)
         for split, whole in pooled.items()
         for group, found in [(None, whole), *_named_groups(whole, names)]
     ]
+
+
+def _details(sums: MetricAccumulator) -> Record:
+    """Return the detailed metrics of a group, where they were measured."""
+    whole = detail_of(sums.merge_groups() if isinstance(sums, GroupedAccumulator) else sums)
+    return {"details": whole.details().values} if whole and whole.details().values else {}
 
 
 def summarize_groups(evaluation: Mapping[str, Any] | None, split: str, metric: str) -> Record:

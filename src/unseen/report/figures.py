@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 
 from unseen.registry import Registry
-from unseen.report import curves, diagnostics, embedding, method_figures, prediction_figures
+from unseen.report import (
+    calibration_report,
+    curves,
+    diagnostics,
+    embedding,
+    method_figures,
+    prediction_figures,
+)
 from unseen.report import curves as costs
 from unseen.report.charts import skip_schema_checks
 from unseen.runs.reader import Run
@@ -117,6 +124,14 @@ _BUILT_IN: dict[str, Figure[Run]] = {
         "Held-out data only. On the dashed line a prediction equals the truth.",
         prediction_figures.truth_against_prediction,
         order=40,
+    ),
+    "reliability": Figure(
+        "Reliability of the probabilities",
+        "Answers in 15 bins of confidence, and how often they are right. On the dashed line a confidence of "
+        "80 % is right in 80 % of cases; below it the model is too sure. Scaled means by what the sources' "
+        "validation samples gave.",
+        calibration_report.reliability_diagram,
+        order=45,
     ),
     "samples": Figure(
         "Samples per domain and class",

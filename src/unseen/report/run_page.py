@@ -13,6 +13,12 @@ from typing import Any, NamedTuple
 from unseen.evaluation.selection import SELECTION_RULES, LastRound, Oracle, SourceValidation, select
 from unseen.fileio import write_text
 from unseen.privacy import sum_bytes_by_sender
+from unseen.report.calibration_report import (
+    calibration_note,
+    calibration_table,
+    coverage_table,
+    detail_table,
+)
 from unseen.report.figures import FIGURES, draw_figures
 from unseen.report.formatting import (
     SPACE,
@@ -346,6 +352,10 @@ def run_page(run: Run) -> str:
         oracle_note=ORACLE_NOTE,
         figures=figures,
         domains=domain_table(run),
+        further=detail_table(run),
+        calibration=calibration_table(run),
+        coverage=coverage_table(run),
+        calibration_note=calibration_note(run),
         examples=example_cards(run),
         disclosure=disclosure(run),
         clients=client_list(run),

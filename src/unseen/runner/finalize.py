@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -16,18 +17,26 @@ from unseen.engine.experiment import EvaluationSet
 from unseen.errors import UnseenError
 from unseen.evaluation.evaluate import GroupedAccumulator, predict_batches, summarize_groups
 from unseen.evaluation.selection import VALIDATION_DOMAIN, LastRound, Oracle, mean_metric, select
-from unseen.fileio import to_json
+from unseen.fileio import to_json, write_text
 from unseen.privacy import DisclosureEntry, DisclosureLog, sum_disclosures
 from unseen.report.png import encode_png
+from unseen.runner.calibrate import (
+    ScalingFit,
+    describe_calibration,
+    describe_histograms,
+    detailed_measurement,
+    summarize_calibration,
+)
 from unseen.runner.experiment_setup import normalization
 from unseen.runner.prepare import Setup
 from unseen.runner.start_record import validation_domains
-from unseen.runs.records import Record
+from unseen.runs.records import Record, plain
 from unseen.seeding import numpy_generator
 from unseen.serving import save_model
 from unseen.serving.saved_model import ModelCard
 from unseen.tasks import TASKS, goodness
 from unseen.tasks.accumulators import ClassificationAccumulator, MetricAccumulator
+from unseen.tasks.detail_accumulators import DetailAccumulator
 
 SCATTER = "targets of samples with their predictions, for the report"
 PICTURES = "example images, for the report"
@@ -39,8 +48,14 @@ def finalize(setup: Setup, loop: ServerLoop) -> dict[str, Any]:
     """Evaluate the selected model in detail; write model and result, and return the result."""
     config, experiment, checkpoint = setup.config, setup.experiment, loop.checkpoint
     task, protection = experiment.data.task, experiment.protection
-    loop.record("final", **final_record(loop.engine, checkpoint.selected, loop.selected_round()))
+    final = evaluate_in_detail(
+        loop.engine, checkpoint.selected, loop.selected_round(), calibrate=config.calibrate
+    )
+    loop.record("final", **final.record)
     loop.records.sync()
+    if final.histograms:
+        described = {**final.record["calibration"], "sets": final.histograms}
+        write_text(loop.folder.calibration, json.dumps(plain(described), ensure_ascii=False) + "\n")
     outcome = make_result(loop.records.entries, selection=config.selection, task=task)
     values = {
         "run_id": setup.run_id,
@@ -63,13 +78,15 @@ def finalize(setup: Setup, loop: ServerLoop) -> dict[str, Any]:
         },
     }
     save_model(
-        loop.folder.model, loop.engine.workspace.whole_tensors(checkpoint.selected), _model_card(setup)
+        loop.folder.model,
+        loop.engine.workspace.whole_tensors(checkpoint.selected),
+        _model_card(setup, final.record.get("calibration")),
     )
     write_sealed_text(loop.folder.result, to_json(values))
     return values
 
 
-def _model_card(setup: Setup) -> ModelCard:
+def _model_card(setup: Setup, calibration: dict[str, Any] | None) -> ModelCard:
     experiment, data = setup.experiment, setup.experiment.original_data
     normalize = normalization(data, experiment.whole or experiment.network)
     return ModelCard(
@@ -88,23 +105,59 @@ def _model_card(setup: Setup) -> ModelCard:
         run_id=setup.run_id,
         sources=experiment.federation.sources,
         measured=data.is_measured,
+        calibration=cast("dict[str, Any] | None", plain(calibration)),
     )
 
 
-def final_record(engine: Engine, weights: torch.Tensor, selected_round: int) -> Record:
-    """Evaluate these weights in the detail that the report shows.
+class FinalEvaluation(NamedTuple):
+    """The final record, and the histograms of conformal scores, which have a file of their own."""
+
+    record: Record
+    histograms: list[dict[str, Any]]
+
+
+def evaluate_in_detail(
+    engine: Engine, weights: torch.Tensor, selected_round: int, *, calibrate: str
+) -> FinalEvaluation:
+    """Calibrate these weights, and evaluate them in the detail that the report shows.
 
     Single samples (images, points) are shown only if this process has the data anyway.
     """
     workspace = engine.workspace
     experiment = workspace.experiment
+    fit = ScalingFit(engine, weights, left=[])
+    scaling = fit.fit(calibrate)
     sets = experiment.evaluation_sets("validation", VALIDATION_DOMAIN, "test", "target")
-    sets, accumulators = _answered(sets, engine.evaluate(weights, sets))
+    measurement = detailed_measurement(engine, scaling)
+    sets, accumulators = _answered(sets, engine.evaluate(weights, sets, measurement))
     workspace.flat.load(weights)
     record: Record = {"round": selected_round, **evaluation_record(experiment, sets, accumulators)}
+    record["left"] = fit.left + record["left"]
+    calibration, entries = describe_calibration(
+        sets, accumulators, scaling, target_scale=experiment.target_scale
+    )
+    for entry, more in zip(record["scores"], entries, strict=True):
+        entry.update(more)
+    if calibration:
+        record["calibration"] = calibration
+    return FinalEvaluation(
+        _with_shown_samples(record, engine, sets, accumulators), describe_histograms(sets, accumulators)
+    )
+
+
+def _with_shown_samples(
+    record: Record,
+    engine: Engine,
+    sets: Sequence[EvaluationSet],
+    accumulators: Sequence[MetricAccumulator],
+) -> Record:
+    """Add accuracies per class, confusions, and, where this process has the data, images or points."""
+    workspace = engine.workspace
+    experiment = workspace.experiment
     confusion = []
     for (domain, split), found, entry in zip(sets, accumulators, record["scores"], strict=True):
         whole = found.merge_groups() if isinstance(found, GroupedAccumulator) else found
+        whole = whole.plain if isinstance(whole, DetailAccumulator) else whole
         if isinstance(whole, ClassificationAccumulator):
             entry["per_class"] = dict(zip(experiment.data.classes, whole.per_class(), strict=True))
             if split == "target":
@@ -175,6 +228,7 @@ def make_result(records: Sequence[Record], *, selection: str, task: str) -> dict
         "bytes_up": sum(record["bytes_up"] for record in rounds),
         "bytes_down": sum(record["bytes_down"] for record in rounds),
         "left": sum_disclosures(records),
+        **summarize_calibration(final),
     }
 
 

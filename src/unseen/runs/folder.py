@@ -23,6 +23,7 @@ class RunFolder:
         self.records = path / "records.jsonl"
         self.result = path / "result.json"
         self.model = path / "model.safetensors"
+        self.calibration = path / "calibration.json"
         self.report = path / "report.html"
         self.features = path / "features.json"
         self.tensorboard = path / "tensorboard"

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unseen.calibration import Calibration
 from unseen.data.transforms import Normalize
 from unseen.errors import UnseenError
 from unseen.methods import make_method
@@ -29,6 +30,8 @@ class ModelCard:
     encoding  how rows of a table are encoded as inputs (None for images)
     sources   the domains that the model was trained on
     measured  whether its images are measured values, float32 and already normalized, instead of bytes
+    calibration  what `unseen.calibration.Calibration` reads: scaling of the outputs, thresholds of sets and
+              intervals; None in models of older versions, and where sources had no validation samples
     """
 
     model: str
@@ -46,6 +49,7 @@ class ModelCard:
     run_id: str
     sources: tuple[str, ...] = ()
     measured: bool = False
+    calibration: dict[str, Any] | None = None
 
     @property
     def task_type(self) -> Task:
@@ -56,6 +60,11 @@ class ModelCard:
     def normalize(self) -> Normalize:
         """The normalization of pixels."""
         return Normalize(mean=self.pixel_mean, std=self.pixel_std)
+
+    @property
+    def calibrated(self) -> Calibration | None:
+        """The scaling of the outputs and the thresholds of sets; None without any."""
+        return Calibration.from_dict(self.calibration) if self.calibration else None
 
     @property
     def target_scale(self) -> tuple[float, float]:

@@ -38,6 +38,11 @@ class MetricAccumulator(ABC):
     def numbers(self) -> int:
         """The number of stored values, all of which a site sends."""
 
+    @property
+    def detail_numbers(self) -> int:
+        """The number of those values that only a measurement adds (see `DetailAccumulator`)."""
+        return 0
+
     @abstractmethod
     def add(self, outputs: Tensor, targets: Tensor) -> None:
         """Add a batch of model outputs."""

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from unseen.calibration import Measurement
 from unseen.deploy.flower.message import SiteMessage, unpack_weights
 from unseen.engine.base import NoAnswer
 from unseen.engine.experiment import Experiment
@@ -29,6 +30,7 @@ from unseen.printable import is_printable, printable
 from unseen.privacy import Message, Protection
 from unseen.runs.checkpoint import protection_key
 from unseen.tasks.accumulators import MetricAccumulator
+from unseen.tasks.detail_accumulators import make_measured
 from unseen.training import Update, reason_to_reject
 from unseen.training.preprocessing import count_batches
 
@@ -228,9 +230,16 @@ class AnswerChecks:
 
 
 def read_sums(
-    experiment: Experiment, site: str, splits: Sequence[str], answer: SiteMessage
+    experiment: Experiment,
+    site: str,
+    splits: Sequence[str],
+    answer: SiteMessage,
+    measurement: Measurement | None = None,
 ) -> list[Evaluated]:
-    """Read the sums of a site's evaluations, each compared with the number of samples of its split."""
+    """Read the sums of a site's evaluations, each compared with the number of samples of its split.
+
+    measurement  what the site was asked to sum beyond the plain metrics
+    """
     data, found = experiment.data, [dict[str, Any]() for _ in splits]
     places = {str(number): arrays for number, arrays in enumerate(found)}
     for key, array in answer.arrays.items():
@@ -241,7 +250,9 @@ def read_sums(
     answers = list[Evaluated]()
     for split, arrays in zip(splits, found, strict=True):
         rows = experiment.evaluation_indices(site, split)
-        empty = data.task_type.make_accumulator(data.outputs, target_scale=experiment.target_scale)
+        empty = make_measured(
+            data.task_type, data.outputs, target_scale=experiment.target_scale, measurement=measurement
+        )
         try:
             sums = empty.from_arrays(arrays)
             whole = data.task_type.has_classes and split in WHOLE_DOMAINS

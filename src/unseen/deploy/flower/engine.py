@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unseen.calibration import Measurement
 from unseen.deploy.coordinator.answer_checks import (
     AnswerChecks,
     explain_unreadable,
@@ -196,31 +197,41 @@ class FlowerEngine:
             f"are needed (--min-sites): {reasons}; finished rounds are kept, continue with --resume"
         )
 
-    def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[MetricAccumulator | NoAnswer]:
+    def evaluate(
+        self, weights: Tensor, sets: Sequence[EvaluationSet], measurement: Measurement | None = None
+    ) -> list[MetricAccumulator | NoAnswer]:
         """Evaluate at every site on its own samples."""
         of_site: dict[str, list[str]] = {}
         for domain, split in sets:
             of_site.setdefault(domain, []).append(split)
         arrays = to_arrays({"weights": weights})
+        asked = {} if measurement is None else {"measurement": measurement.to_dict()}
         messages = {
-            site: SiteMessage({"job": self.job, "splits": splits}, arrays) for site, splits in of_site.items()
+            site: SiteMessage({"job": self.job, "splits": splits, **asked}, arrays)
+            for site, splits in of_site.items()
         }
         answers = self.sites.ask("evaluate", messages)
         found: dict[EvaluationSet, MetricAccumulator | NoAnswer] = {}
         for site, splits in of_site.items():
-            for split, sums in zip(splits, self._accumulators(site, splits, answers[site]), strict=True):
+            for split, sums in zip(
+                splits, self._accumulators(site, splits, answers[site], measurement), strict=True
+            ):
                 found[site, split] = sums
         found = without_lone_losses(found)
         return [found[key] for key in sets]
 
     def _accumulators(
-        self, site: str, splits: Sequence[str], answer: SiteMessage | NoAnswer
+        self,
+        site: str,
+        splits: Sequence[str],
+        answer: SiteMessage | NoAnswer,
+        measurement: Measurement | None,
     ) -> Sequence[MetricAccumulator | NoAnswer]:
         """Read the sums of a site's evaluations."""
         if isinstance(answer, NoAnswer):
             return [answer] * len(splits)
         try:
-            return read_sums(self.workspace.experiment, site, splits, answer)
+            return read_sums(self.workspace.experiment, site, splits, answer, measurement)
         except Exception as error:
             return [NoAnswer(explain_unreadable(error, "sums that cannot be read"))] * len(splits)
 

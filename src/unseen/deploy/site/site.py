@@ -13,6 +13,7 @@ from urllib import parse
 
 import torch
 
+from unseen.calibration import Measurement
 from unseen.config import RunConfig
 from unseen.data import DataSet
 from unseen.data.site_data import SiteSamples
@@ -24,7 +25,7 @@ from unseen.deploy.job import Job
 from unseen.deploy.safe_names import require_safe_name
 from unseen.deploy.site.approvals import Approvals
 from unseen.deploy.site.privacy_budget import SiteBudget, require_noise_at_client
-from unseen.deploy.site.site_policy import SitePolicy, read_policy
+from unseen.deploy.site.site_policy import PolicyRefusalError, SitePolicy, read_policy
 from unseen.deploy.site.sums_journal import SumsJournal
 from unseen.deploy.site_summary import SiteSummary, count_splits
 from unseen.deploy.tables.column_sums import make_sums_experiment
@@ -41,6 +42,7 @@ from unseen.models.weight_sources import require_same_weights
 from unseen.printable import printable, quote
 from unseen.privacy import make_protection
 from unseen.privacy.answer_journal import AnswerJournal, FileJournal, own_secret
+from unseen.privacy.disclosure import DETAILS
 from unseen.runner.experiment_setup import make_experiment
 from unseen.runner.prepare import data_request, partition_config, split_fractions
 from unseen.runner.start_record import TABLE_SUMS
@@ -330,12 +332,24 @@ class SitePart:
             {split: len(self.experiment.evaluation_indices(site, split)) for site, split in sets}
         )
         self.workspace.flat.load(to_tensor(request.arrays["weights"]))
+        measurement = self._measurement(request)
         sums = {
             f"{number}/{name}": array
-            for number, accumulator in enumerate(self.workspace.evaluate_all(sets))
+            for number, accumulator in enumerate(self.workspace.evaluate_all(sets, measurement))
             for name, array in accumulator.to_arrays().items()
         }
         return SiteMessage({}, sums)
+
+    def _measurement(self, request: SiteMessage) -> Measurement | None:
+        """Read what to sum beyond the plain metrics; nothing where the policy's `values` lack it."""
+        if "measurement" not in request.header:
+            return None
+        try:
+            self.policy.check_kinds([DETAILS])
+        except PolicyRefusalError as error:
+            log.info("only plain metrics are sent: %s", error)
+            return None
+        return Measurement.from_dict(request.header["measurement"], outputs=self.experiment.data.outputs)
 
 
 def _numbers(update: Update) -> dict[str, Any]:

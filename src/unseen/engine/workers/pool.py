@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unseen.calibration import Measurement
 from unseen.child_processes import hide_main_module, start_fork_server
 from unseen.data import DataSet
 from unseen.engine.base import Answer, Reply
@@ -151,14 +152,16 @@ class WorkerEngine:
         """Set which versions of clients' state are current."""
         self.states.versions.update({key: round for key, round in versions.items() if round is not None})
 
-    def evaluate(self, weights: Tensor, sets: Sequence[EvaluationSet]) -> list[MetricAccumulator]:
+    def evaluate(
+        self, weights: Tensor, sets: Sequence[EvaluationSet], measurement: Measurement | None = None
+    ) -> list[MetricAccumulator]:
         """Evaluate on every set, in parts that do not depend on the number of workers."""
         self._weights.copy_(weights)
         parts = self.workspace.experiment.evaluation_parts(sets)
         longest_first = sorted(parts, key=lambda part: -part.size)
-        tasks = [EvaluateTask(part) for part in longest_first]
+        tasks = [EvaluateTask(part, measurement) for part in longest_first]
         found = {task.part: accumulator for task, accumulator in self._map(tasks, _NOTHING)}
-        return merge_parts(sets, parts, found)
+        return merge_parts(sets, ((part, found[part]) for part in parts))
 
     def close(self) -> None:
         """End the workers."""

@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
+from unseen.calibration import Measurement
 from unseen.data import DataSet
 from unseen.engine.experiment import EvaluationPart, Experiment, RoundStart, Workspace
 from unseen.engine.resources import keep_freed_memory
@@ -107,6 +108,7 @@ class EvaluateTask:
     """Evaluate one part of an evaluation set."""
 
     part: EvaluationPart
+    measurement: Measurement | None = None
 
 
 def work(number: int, pipe: Connection, shared: SharedExperiment) -> None:
@@ -155,7 +157,7 @@ class _Worker:
             if isinstance(task, ConsultTask):
                 return self._consult(task)
             self.workspace.flat.load(self.weights)
-            return self.workspace.evaluate(task.part)
+            return self.workspace.evaluate(task.part, task.measurement)
         except Exception as error:
             return error
 
