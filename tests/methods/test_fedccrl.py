@@ -128,16 +128,20 @@ def test_without_views_it_is_fedavg_to_the_last_bit(settings, make_experiment, g
 
 
 def test_every_part_acts_and_changes_the_outcome(make_experiment, go, rounds_of):
-    whole, records = go(make_experiment("fedccrl"), "whole", rounds=2)
+    def trained(name, **settings):
+        plan = LocalTrainingConfig(epochs=3, batch_size=4, lr=0.1, momentum=0.5)
+        return go(
+            make_experiment("fedccrl", plan=plan, settings={"prediction": 5, **settings}), name, rounds=2
+        )
+
+    whole, records = trained("whole")
     first, second = (record["diagnostics"] for record in rounds_of(records))
     assert first["images_in_the_pool"] == second["images_in_the_pool"] == 3
     for name in ("prediction_divergence", "representation_contrast", "change_of_views"):
-        assert min(second[name].values()) > 1e-4
-    for number, settings in enumerate(
-        [{"prediction": 0}, {"representation": 0}, {"upload": 0}, {"views": 1}]
-    ):
-        other, _ = go(make_experiment("fedccrl", settings=settings), f"other {number}", rounds=2)
-        assert (whole.weights - other.weights).abs().max() > 1e-5, settings
+        assert min(second[name].values()) > 1e-3
+    for changed, value in (("prediction", 0), ("representation", 0), ("upload", 0), ("views", 1)):
+        other, _ = trained(changed, **{changed: value})
+        assert (whole.weights - other.weights).abs().max() > 1e-3, changed
 
 
 def test_statistics_are_those_of_single_images_and_declared_so(make_experiment):

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights, without_counters
 from unseen.data import Batch
 from unseen.errors import UsageError
-from unseen.hparams import LogUniform, Settings, setting
+from unseen.hparams import Settings, setting
 from unseen.methods._shared import RunningMeans
 from unseen.methods.base import Method, Paper, register
 from unseen.models import Layout, Network
@@ -44,7 +44,6 @@ class FedBNSettings(Settings):
         0.0,
         "weight of gPerXAN's term: the loss of the received head, frozen, on the client's features (there "
         "0.5); 0 = without it",
-        search=LogUniform(0.05, 2.0),
         absent=0.0,
     )
 
