@@ -47,5 +47,6 @@ def _connected_parts(neighbours: Tensor) -> Tensor:
         spread = torch.minimum(lowest, lowest[neighbours])
         spread = spread.scatter_reduce(0, neighbours, spread, "amin")
         if torch.equal(spread, lowest):
-            return lowest.unique(return_inverse=True)[1]
+            numbered: Tensor = lowest.unique(return_inverse=True)[1]
+            return numbered
         lowest = spread
