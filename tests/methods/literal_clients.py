@@ -6,7 +6,7 @@ The slow side of comparisons: methods' tests build the literal algorithms of the
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unseen.aggregation import ServerWork, Updates
-from unseen.data import Samples
+from unseen.data import Batch, Samples
 from unseen.engine import Experiment
 from unseen.models import FlatState, Layout
 from unseen.seeding import torch_generator
@@ -64,8 +64,12 @@ def visit(
     round: int,
     start: Mapping[str, Tensor],
     correction: Mapping[str, Tensor] | None = None,
+    loss: Callable[[nn.Module, Batch], Tensor] | None = None,
 ) -> Visit:
-    """Train one client from `start`; `correction` is added to every gradient before its step."""
+    """Train one client from `start`; `correction` is added to every gradient before its step.
+
+    loss  of the module on a prepared batch, in place of the task's
+    """
     module, plan, samples = copy.deepcopy(experiment.network), experiment.plan, samples_of(experiment, client)
     module.load_state_dict(start)
     descent = torch.optim.SGD(
@@ -77,7 +81,10 @@ def visit(
     for _ in range(plan.epochs):
         for positions in batch_positions(len(samples), plan.batch_size, generator=order):
             descent.zero_grad()
-            loss_of(experiment, module, positions, samples).backward()
+            if loss is None:
+                loss_of(experiment, module, positions, samples).backward()
+            else:
+                loss(module, experiment.prepare(samples.gather(positions))).backward()
             gradients.append({name: value.grad.clone() for name, value in module.named_parameters()})
             for name, value in module.named_parameters():
                 if correction is not None:

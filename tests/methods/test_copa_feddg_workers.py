@@ -7,7 +7,8 @@ import torch
 
 from unseen.engine import RoundStart, SerialEngine
 from unseen.engine.workers.pool import WorkerEngine
-from unseen.methods.feddg.spectra import collect
+from unseen.methods._shared import add_to_bank
+from unseen.methods.feddg.spectra import SPECTRA
 from unseen.runs.checkpoint import StateStore
 
 
@@ -39,7 +40,9 @@ def two_rounds(engine):
     """A round of all clients, then one with the bank (if any) that the first filled."""
     start, bank = engine.workspace.flat.read(), {}
     _, replies = engine.train([0, 1, 2], RoundStart(1, start))
-    collect(bank, [reply.client for reply in replies], [reply.update.extras for reply in replies])
+    add_to_bank(
+        bank, SPECTRA, [reply.client for reply in replies], [reply.update.extras for reply in replies]
+    )
     rows, replies = engine.train([0, 1, 2], RoundStart(2, start, bank))
     assert all(reply.update.diagnostics for reply in replies)
     return rows.clone(), replies

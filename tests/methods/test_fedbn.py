@@ -8,9 +8,11 @@ import pytest
 import torch
 from literal_clients import assert_state, layout_of, mean_state, start_of, visit
 from torch import nn
+from torch.nn import functional
 
 from unseen.aggregation import ServerWork, Updates
 from unseen.engine.experiment import RoundStart, Workspace
+from unseen.errors import UsageError
 from unseen.methods import make_method
 from unseen.methods.fedbn import KEPT, NOTHING_TO_KEEP, batch_norm_positions
 from unseen.models import FlatState, Layout
@@ -23,13 +25,32 @@ BATCH_NORM = "stages.conv.1."
 PRIVATE = {"share_statistics": False}
 
 
-def literal_fedbn(experiment, rounds, weights, *, shared=True):
+def guided_loss(head, strength):
+    """CE(h_k(f)) + strength * CE(h(f)) with the received head, whose numbers are constants."""
+    weight, bias = (head[f"head.{name}"].clone() for name in ("weight", "bias"))
+
+    def loss(module, batch):
+        features = module.features(batch.inputs)
+        own = functional.cross_entropy(module.head(features), batch.targets)
+        guide = functional.cross_entropy(features @ weight.T + bias, batch.targets)
+        return own + strength * guide
+
+    return loss
+
+
+def literal_fedbn(experiment, rounds, weights, *, shared=True, guide=0.0):
     """Algorithm 1 on named tensors: the global state, and every client's own batch norm."""
     state, own = start_of(experiment), {client: {} for client in "abc"}
     first = {name: value for name, value in state.items() if name.startswith(BATCH_NORM)}
     for number in range(1, rounds + 1):
         results = {
-            client: visit(experiment, client, round=number, start=state | own[client]).state
+            client: visit(
+                experiment,
+                client,
+                round=number,
+                start=state | own[client],
+                loss=guided_loss(state, guide) if guide else None,
+            ).state
             for client in "abc"
         }
         for client, result in results.items():
@@ -59,6 +80,23 @@ def test_equals_the_literal_algorithm(make_uneven_experiment, go, tmp_path, shar
         found = layout.tensors(vector)
         for name, value in own[client].items():
             torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_the_frozen_head_s_term_equals_the_literal_one(make_uneven_experiment, go, rounds_of):
+    settings = {"head_guide": 0.5}
+    ours, records = go(make_uneven_experiment("fedbn", settings=settings), rounds=2)
+    literal = make_uneven_experiment("fedbn")
+    state, _ = literal_fedbn(literal, 2, [1, 1, 1], guide=0.5)
+    assert_state(ours.weights, state, layout_of(literal))
+    plain, _ = go(make_uneven_experiment("fedbn"), "plain", rounds=2)
+    assert (ours.weights - plain.weights).abs().max() > 1e-3
+    assert min(rounds_of(records)[-1]["diagnostics"]["loss_of_received_head"].values()) > 0.1
+
+
+def test_a_negative_guide_is_refused_and_none_is_the_default():
+    assert make_method("fedbn").settings.head_guide == 0
+    with pytest.raises(UsageError, match="head_guide"):
+        make_method("fedbn", {"head_guide": -0.5})
 
 
 def test_local_batch_norm_acts_from_the_second_round_on(make_uneven_experiment, go, rounds_of):

@@ -16,7 +16,8 @@ from unseen.engine.experiment import RoundStart
 from unseen.errors import UsageError
 from unseen.federation import PartitionConfig
 from unseen.methods import METHODS, make_method
-from unseen.methods.feddg.spectra import SPECTRA, Partners, collect, low_amplitudes, whole_bank
+from unseen.methods._shared import add_to_bank, read_bank
+from unseen.methods.feddg.spectra import SPECTRA, Partners, low_amplitudes
 from unseen.models import FlatState
 from unseen.runs.checkpoint import StateStore
 from unseen.seeding import torch_generator
@@ -181,7 +182,7 @@ def test_spectra_are_sent_once_small_and_kept_in_the_checkpoint(make_experiment,
     weights = 3 * plain.weights.nbytes
     assert first == weights + 3 * SENT * 3 * 5 * 3 * 2, "three channels, five rows, three columns, two bytes"
     assert second == third == weights
-    bank = whole_bank(checkpoint.server)
+    bank = read_bank(checkpoint.server, SPECTRA)
     assert {key.removeprefix(f"{SPECTRA} of ") for key in bank} == {"a", "b", "c"}
     assert all(value.dtype == torch.float16 and value.shape == (SENT, 3, 5, 3) for value in bank.values())
 
@@ -204,7 +205,7 @@ def test_a_client_sends_again_until_the_server_has_its_spectra(make_experiment, 
     _, (first, *_) = engine.train([0], RoundStart(1, start))
     _, (lost, *_) = engine.train([0], RoundStart(2, start))
     bank = {}
-    collect(bank, [first.client], [first.update.extras])
+    add_to_bank(bank, SPECTRA, [first.client], [first.update.extras])
     _, (then, *_) = engine.train([0], RoundStart(3, start, bank))
     assert SPECTRA in first.update.extras and SPECTRA in lost.update.extras
     assert then.update.extras == {} and "loss on mixed images" not in then.update.diagnostics
@@ -214,7 +215,7 @@ def test_partners_are_the_others_each_client_alike_and_all_their_spectra():
     sizes, bank = {"a": 2, "b": 30, "c": 3}, {}
     for number, (name, size) in enumerate(sizes.items()):
         values = 100 * number + torch.arange(size, dtype=torch.float16).view(-1, 1, 1, 1)
-        collect(bank, [name], [{SPECTRA: values}])
+        add_to_bank(bank, SPECTRA, [name], [{SPECTRA: values}])
     drawn = Partners(bank, "a").draw(4000, generator=torch_generator(0, "test")).flatten().long()
     assert set(drawn.tolist()) == {*range(100, 130), *range(200, 203)}
     assert 0.45 < (drawn < 200).float().mean() < 0.55

@@ -1,8 +1,9 @@
-"""Helpers that several methods share: running means for the records, frozen models, an added layer, risks."""
+"""Helpers that several methods share: means for the records, frozen models, an added layer, risks, a bank."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -102,3 +103,45 @@ def explain_no_scalar(value: Tensor | None, *, name: str) -> str:
     """Explain why an extra is not one number; empty if it is, or was not sent."""
     fits = value is None or (value.ndim == 0 and value.is_floating_point())
     return "" if fits else f"sent {name} that is not one number"
+
+
+def add_to_bank(
+    state: MutableMapping[str, Tensor],
+    kind: str,
+    clients: Sequence[str],
+    sent: Sequence[Mapping[str, Tensor]],
+) -> None:
+    """Keep what clients sent of a kind in the server's state, client by client, in place of former values."""
+    for client, extras in zip(clients, sent, strict=True):
+        if kind in extras:
+            state[bank_key(kind, client)] = extras[kind].cpu()
+
+
+def read_bank(state: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
+    """Select all clients' values of a kind, from the server's state or from what it broadcast."""
+    return {key: value for key, value in state.items() if key.startswith(bank_key(kind, ""))}
+
+
+def bank_of_others(received: Mapping[str, Tensor], kind: str, client: str) -> list[Tensor]:
+    """List the other clients' values of a kind, in the order of their names."""
+    bank = read_bank(received, kind)
+    return [bank[key] for key in sorted(bank) if key != bank_key(kind, client)]
+
+
+def bank_key(kind: str, client: str) -> str:
+    """Name a client's values of a kind."""
+    return f"{kind} of {client}"
+
+
+def require_images(work: ClientWork, *, what: str, otherwise: str = "") -> None:
+    """Refuse cached features and rows of a table where a method changes images.
+
+    what       the method does with images, for the message
+    otherwise  an alternative, for the message
+    """
+    if work.train.views:
+        raise UsageError(
+            f"{what}, but a frozen part is in front of what is trained: use --train all{otherwise}"
+        )
+    if work.train.gather(torch.zeros(1, dtype=torch.int64)).inputs.ndim != 4:
+        raise UsageError(f"{what}, but this data is a table: use another --method{otherwise}")

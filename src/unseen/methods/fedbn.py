@@ -6,14 +6,19 @@ Its authors advise the average over the training clients (med-air/FedBN, issue 9
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights, without_counters
+from unseen.data import Batch
+from unseen.errors import UsageError
 from unseen.hparams import Settings, setting
+from unseen.methods._shared import RunningMeans
 from unseen.methods.base import Method, Paper, register
 from unseen.models import Layout, Network
 from unseen.training import ClientWork, Update
@@ -35,6 +40,16 @@ class FedBNSettings(Settings):
         "if not, they never leave and the deployed model keeps those it started with",
     )
     weighting: Weighting = setting("uniform", WEIGHTING)
+    head_guide: float = setting(
+        0.0,
+        "weight of gPerXAN's term: the loss of the received head, frozen, on the client's features (there "
+        "0.5); 0 = without it",
+        absent=0.0,
+    )
+
+    def __post_init__(self) -> None:
+        if not self.head_guide >= 0:
+            raise UsageError(f"setting 'head_guide' of fedbn must not be negative, not {self.head_guide}")
 
 
 @register
@@ -65,6 +80,8 @@ class FedBN(Method[FedBNSettings]):
         if not settings.share_statistics:
             self.sends = ("model weights without batch norm", "number of samples")
             self.in_state = self.sends[:1]
+        if settings.head_guide:
+            self.beyond_losses = "with head_guide it keeps means over batches of a term of its loss"
 
     def build(self, network: Network, *, seed: int) -> nn.Module:
         """Find the batch norm; a network without any gets a note for the user."""
@@ -80,7 +97,8 @@ class FedBN(Method[FedBNSettings]):
             mixed = start.clone()
             mixed[kept] = work.state[KEPT].to(start.device)
             work.flat.load(mixed)
-        update = super().client(work)
+        means = RunningMeans()
+        update = self._train_guided(work, means) if self.settings.head_guide else super().client(work)
         own, received = update.weights[kept], start[kept]
         if len(kept) and bool(torch.isfinite(own).all()):
             work.state[KEPT] = own
@@ -88,7 +106,25 @@ class FedBN(Method[FedBNSettings]):
             update.weights[kept] = received
         numbers = (kept < without_counters(work.flat.layout).stop).to(own.device)
         distance = float((own - received)[numbers].norm() / received[numbers].norm().clamp(min=1e-12))
-        return replace(update, diagnostics={"batch_norm_distance": distance})
+        return replace(update, diagnostics={"batch_norm_distance": distance, **means.result()})
+
+    def _train_guided(self, work: ClientWork, means: RunningMeans) -> Update:
+        """Train on CE(h_k(f)) + head_guide * CE(h(f)) with the received head h frozen (gPerXAN).
+
+        Features are pulled to where the server's head classifies them well.
+        """
+        network = cast(Network, work.module)
+        received = copy.deepcopy(network.head).requires_grad_(False)
+
+        def loss(batch: Batch) -> Tensor:
+            features = network.features(batch.inputs)
+            own = work.task_loss(network.head(features), batch.targets)
+            guide = work.task_loss(received(features), batch.targets)
+            means.add("loss_of_received_head", guide, samples=len(features))
+            return own + self.settings.head_guide * guide
+
+        work.fit(loss)
+        return work.update()
 
     def server(self, work: ServerWork) -> Tensor:
         """Average what was sent; batch norm that was not sent keeps its values bit for bit."""

@@ -105,6 +105,11 @@ class ClientWork:
     _samples_seen: int = 0
     _loss_sum: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
 
+    @property
+    def steps(self) -> int:
+        """Number of optimizer steps taken so far in this round."""
+        return self._steps
+
     def generator(self, purpose: str) -> torch.Generator:
         """Create the client's generator for a purpose in this round."""
         return torch_generator(self.own_seed, purpose, self.client, self.round)

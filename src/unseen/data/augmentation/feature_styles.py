@@ -33,10 +33,7 @@ def mixstyle(
     share = draw_beta(len(maps), alpha, generator).to(maps)[:, None, None]
     partner = draw_partners(len(maps), generator).to(maps.device)
     mean, deviation = (value.detach() for value in style_of(maps))
-    mixed_mean = torch.lerp(mean[partner], mean, share)
-    mixed_deviation = torch.lerp(deviation[partner], deviation, share)
-    factor = mixed_deviation / deviation
-    return torch.addcmul(mixed_mean - factor * mean, maps, factor)
+    return blend_styles(maps, (mean, deviation), (mean[partner], deviation[partner]), share)
 
 
 @AUGMENTATIONS.register("efdmix")
@@ -81,6 +78,18 @@ def style_of(maps: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and deviation of every channel of every image, (n, channels, 1) each."""
     variance, mean = torch.var_mean(maps, dim=2, keepdim=True)
     return mean, (variance + _EPSILON).sqrt()
+
+
+def blend_styles(
+    maps: Tensor, own: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], share: Tensor
+) -> Tensor:
+    """Replace each map's style `own` (see `style_of`) by share * own + (1 - share) * other."""
+    mean, deviation = own
+    mixed_mean, mixed_deviation = (
+        torch.lerp(away, kept, share) for kept, away in zip(own, other, strict=True)
+    )
+    factor = mixed_deviation / deviation
+    return torch.addcmul(mixed_mean - factor * mean, maps, factor)
 
 
 def _happens(probability: float, generator: torch.Generator) -> bool:

@@ -16,17 +16,14 @@ from unseen.aggregation import ServerWork, client_weights
 from unseen.data import Batch
 from unseen.errors import UsageError
 from unseen.hparams import LogUniform, Settings, Uniform, setting
-from unseen.methods._shared import RunningMeans
+from unseen.methods._shared import RunningMeans, add_to_bank, bank_key, read_bank, require_images
 from unseen.methods.base import Method, Paper, register
 from unseen.methods.feddg.meta_learning import episodic_losses
 from unseen.methods.feddg.spectra import (
     SPECTRA,
     Partners,
-    collect,
-    has_sent,
     mix_amplitudes,
     own_spectra,
-    whole_bank,
 )
 from unseen.models import blocked_maps
 from unseen.training import ClientWork, LocalTrainingConfig, Update
@@ -101,14 +98,18 @@ class FedDG(Method[FedDGSettings]):
 
     def broadcast(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Send the bank; there is none before the first round."""
-        return whole_bank(state)
+        return read_bank(state, SPECTRA)
 
     def client(self, work: ClientWork) -> Update:
         """Train on original and mixed images; send spectra unless the server has them."""
         settings, extras = self.settings, {}
         if settings.mixing:
-            _require_images(work)
-            if not has_sent(work.received, work.client):
+            require_images(
+                work,
+                what="feddg mixes the spectra of images",
+                otherwise=", or --set mixing=false for its episodic step alone",
+            )
+            if bank_key(SPECTRA, work.client) not in work.received:
                 extras[SPECTRA] = own_spectra(work, window=settings.window, most=settings.spectra)
         loss = _EpisodicLoss(work, settings)
         work.fit(loss)
@@ -126,8 +127,8 @@ class FedDG(Method[FedDGSettings]):
 
     def server(self, work: ServerWork) -> Tensor:
         """Average the client models, and add new spectra to the bank."""
-        collect(work.state, work.updates.clients, work.updates.extras)
-        work.diagnostics["spectra in the bank"] = sum(map(len, whole_bank(work.state).values()))
+        add_to_bank(work.state, SPECTRA, work.updates.clients, work.updates.extras)
+        work.diagnostics["spectra in the bank"] = sum(map(len, read_bank(work.state, SPECTRA).values()))
         return work.updates.mean(client_weights(work.updates.samples, self.weighting))
 
 
@@ -183,18 +184,4 @@ class _EpisodicLoss:
         last = inputs.is_contiguous(memory_format=torch.channels_last)
         return normalize.finish(mixed).contiguous(
             memory_format=torch.channels_last if last else torch.contiguous_format
-        )
-
-
-def _require_images(work: ClientWork) -> None:
-    """Refuse rows of a table and cached features: they are no images, which have a spectrum."""
-    if work.train.views:
-        raise UsageError(
-            "feddg mixes the spectra of images, but a frozen part is in front of what is trained: "
-            "use --train all, or --set mixing=false for its episodic step alone"
-        )
-    if work.train.gather(torch.zeros(1, dtype=torch.int64)).inputs.ndim != 4:
-        raise UsageError(
-            "feddg mixes the spectra of images, but this data is a table: use another --method, or "
-            "--set mixing=false for its episodic step alone"
         )

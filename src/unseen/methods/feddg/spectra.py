@@ -8,11 +8,12 @@ of the image, which half precision represents without overflow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from unseen.methods._shared import bank_of_others
 from unseen.training import ClientWork
 
 _ROUNDING = 1e-9
@@ -56,7 +57,6 @@ def mix_amplitudes(images: Tensor, partners: Tensor, shares: Tensor, *, window: 
 
 
 SPECTRA = "low-frequency amplitude spectra of images"
-_OF = SPECTRA + " of "
 _BATCH = 256
 
 
@@ -75,30 +75,11 @@ def own_spectra(work: ClientWork, *, window: float, most: int | None) -> Tensor:
     return torch.cat(parts)
 
 
-def collect(
-    bank: MutableMapping[str, Tensor], clients: Sequence[str], sent: Sequence[Mapping[str, Tensor]]
-) -> None:
-    """Add the spectra that clients sent to the server's state."""
-    for client, extras in zip(clients, sent, strict=True):
-        if SPECTRA in extras:
-            bank[_OF + client] = extras[SPECTRA].cpu()
-
-
-def whole_bank(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Select the spectra in the server's state, which it sends to every client."""
-    return {key: value for key, value in state.items() if key.startswith(_OF)}
-
-
-def has_sent(received: Mapping[str, Tensor], client: str) -> bool:
-    """Check whether the server has a client's spectra."""
-    return _OF + client in received
-
-
 class Partners:
     """Spectra of the other clients, to mix with."""
 
     def __init__(self, received: Mapping[str, Tensor], client: str) -> None:
-        others = [received[key] for key in sorted(whole_bank(received)) if key != _OF + client]
+        others = bank_of_others(received, SPECTRA, client)
         self.clients = len(others)
         self._sizes = torch.tensor([len(spectra) for spectra in others])
         self._first = self._sizes.cumsum(0) - self._sizes
