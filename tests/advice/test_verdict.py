@@ -14,7 +14,9 @@ ORDER = ["simple", "middle", "costly"]
 
 def standing(name: str, scores: list[float], fraction: float = 1.0) -> Standing:
     candidate = Candidate(name, {"method": "fedavg"}, "")
-    return Standing(candidate, fraction, {(f"d{i}", 0): s for i, s in enumerate(scores)}, seconds=1.0, sent=8.0)
+    return Standing(
+        candidate, fraction, {(f"d{i}", 0): s for i, s in enumerate(scores)}, seconds=1.0, sent=8.0
+    )
 
 
 def decide(*standings: Standing):

@@ -1,15 +1,19 @@
-"""Helpers that several methods share: running means for the records, frozen models, an added layer."""
+"""Helpers that several methods share: running means for the records, frozen models, added parts."""
 
 from __future__ import annotations
 
 import copy
-from typing import cast
+from collections.abc import Iterable
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from unseen.models import FlatState, Network
+from unseen.models import FlatState, Network, freeze
+from unseen.models.freezing import named_state
 from unseen.training import ClientWork, Update
+
+M = TypeVar("M", bound=nn.Module)
 
 
 class RunningMeans:
@@ -61,6 +65,20 @@ class ExtendedNetwork(Network):
         """Return the features of the added layer, and the taps of the wrapped network."""
         features, kept = self.body.features_and_taps(inputs, taps=taps)
         return self.layer(features), kept
+
+
+def with_head(network: Network, head: nn.Linear) -> Network:
+    """Return a copy of a network with another head."""
+    changed = copy.deepcopy(network)
+    changed.head = head
+    return changed
+
+
+def freeze_all_but(module: M, kept: Iterable[str]) -> M:
+    """Freeze every tensor of a module whose name is not among `kept`; return the module."""
+    trained = set(kept)
+    freeze(module, [name for name, _ in named_state(module) if name not in trained])
+    return module
 
 
 def explain_incomplete_extras(update: Update, kinds: set[str]) -> str:
