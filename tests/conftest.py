@@ -75,7 +75,7 @@ def tiny_experiment(
     plan: LocalTrainingConfig | None = None,
     partition: PartitionConfig | None = None,
 ) -> Experiment:
-    """An experiment on tiny data with the domain `held` held out; methods that read class names get a CLIP."""
+    """An experiment on tiny data with `held` held out; methods that read class names get a CLIP."""
     data = data or tiny_data()
     chosen = make_method(method, settings)
     federation = make_federation(

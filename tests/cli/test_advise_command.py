@@ -7,18 +7,7 @@ import json
 import numpy as np
 import pytest
 
-ARGUMENTS = (
-    "advise",
-    "t.csv",
-    "--hide",
-    "far",
-    "--batches-per-epoch",
-    "2",
-    "--rounds",
-    "4",
-    "--workers",
-    "2",
-)
+ARGUMENTS = ("advise", "t.csv", "--hide", "far", "--batches-per-epoch", "2", "--rounds", "4", "--workers", "2")
 DOMAINS = ("east", "north", "south", "far")
 
 

@@ -19,12 +19,13 @@ from unseen.runner.effort import with_effort
 from unseen.runner.prepare import check_names
 
 QUICK = {"csac": {"acquisition_epochs": 1}}
-FIXED = {"deepall", "cwt", "ridge", "class-means", "fedpft"}
+FIXED = {"deepall", "cwt", "ridge", "class-means", "fedpft", "zero-shot"}
 CHOOSABLE = [name for name in METHODS if name not in FIXED]
 OWN = {
     "samples": {"fedavg", "fedprox", "fedavgm", "fednova", "moon", "fedavg-share", "copa", "feddg", "mdfl"}
-    | {"fedsr", "fedcmi", "fedl2r"},
-    "uniform": {"ppdg", "pcgrad", "agrsum", "agrrand", "fedbn", "scaffold", "fedga", "fedadg", "csac"},
+    | {"fedsr", "fedcmi", "fedl2r", "promptfl"},
+    "uniform": {"ppdg", "pcgrad", "agrsum", "agrrand", "fedbn", "scaffold", "fedga", "fedadg", "csac"}
+    | {"fedclip"},
 }
 
 

@@ -1,4 +1,4 @@
-"""FedCLIP: a frozen CLIP, and a small adapter on its image features, which is all that clients train and send."""
+"""FedCLIP: a frozen CLIP and an adapter on its image features, which is all that clients train and send."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FedCLIPSettings(Settings):
 
 
 class FeatureMask(nn.Module):
-    """The adapter a(f) = softmax(W2 tanh(W1 f)); its output is the direction of a(f) * f, with the length of f.
+    """The adapter a(f) = softmax(W2 tanh(W1 f)); its output has the direction of a(f) * f.
 
     Equation 3 of the paper, where a(f) is called an attention over the features.
     """
@@ -92,7 +92,7 @@ class FedCLIP(Method[FedCLIPSettings]):
         self.mixed_targets = not pairs
 
     def build(self, network: Network, *, seed: int) -> nn.Module:
-        """Put the adapter between the features and the sentences of the classes; freeze all but the adapter."""
+        """Put the adapter between the features and the classes' sentences; freeze all but the adapter."""
         with global_torch_seed(seed, "fedclip: adapter"):
             adapter = FeatureMask(network.feature_size)
         head = class_text_head(network, self.settings.template)

@@ -17,7 +17,7 @@ from unseen.errors import UnseenError, UsageError
 
 PLACE = "{}"
 """What stands in a template for the name of a class."""
-TEMPLATE = "sentence for a class, with {} for its name; several with | between are averaged"
+TEMPLATE = "sentence for a class, with {} for its name; several with ; between are averaged"
 _SHOWN = 40
 
 
@@ -63,7 +63,7 @@ class ClassTexts:
 
         Radford et al. (2021), section 3.1.4: every sentence's vector has length 1 before the mean.
         """
-        sentences = torch.stack([self.embed(fill(part, self.names)) for part in template.split("|")])
+        sentences = torch.stack([self.embed(fill(part, self.names)) for part in template.split(";")])
         return F.normalize(sentences.mean(0), dim=1)
 
     def embed(self, sentences: Sequence[str]) -> Tensor:
@@ -79,8 +79,8 @@ class ClassTexts:
         for sentence, row in zip(sentences, tokens, strict=True):
             if bool(row[-1]):
                 raise UsageError(
-                    f"{sentence[:_SHOWN]!r}... has more than {limit} tokens, which is all that the text tower "
-                    "reads: use a shorter template or shorter class names"
+                    f"{sentence[:_SHOWN]!r}... has more than {limit} tokens, which is all that the text "
+                    "tower reads: use a shorter template or shorter class names"
                 )
         return tokens[:, : int(last_tokens(tokens).max()) + 1]
 
@@ -110,7 +110,7 @@ class ClassTexts:
 
 def check_template(template: str, *, owner: str) -> None:
     """Refuse a template that does not name the class exactly once."""
-    for part in template.split("|"):
+    for part in template.split(";"):
         if part.count(PLACE) != 1:
             raise UsageError(
                 f"setting 'template' of {owner} must have {PLACE} once for the name of the class, "

@@ -1,8 +1,8 @@
 """CLIP: open_clip's image towers as networks, with the text tower beside them.
 
 The features are the image's vector times the root of its length, so that a feature's mean square is 1, as
-heads elsewhere get them. The cosine with a class's vector is then a linear head without a bias. Tensors of the
-image tower are kept behind the prefix `body.`; published files have them behind `visual.`.
+heads elsewhere get them. The cosine with a class's vector is then a linear head. Tensors of the image tower
+are kept behind the prefix `body.`; published files have them behind `visual.`.
 """
 
 from __future__ import annotations

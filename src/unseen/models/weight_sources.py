@@ -175,7 +175,7 @@ def model_needs_weights(model: str) -> bool:
 
 def _no_random_weights(model: str, seen: str) -> UsageError:
     return UsageError(
-        f"{model} is of no use with random weights, and there is {seen}: name an open_clip file of this model "
+        f"{model} is of no use with random weights, and there is {seen}: name an open_clip file "
         f"(--weights FILE.safetensors), or accept random ones with --weights {RANDOM[0]}"
     )
 

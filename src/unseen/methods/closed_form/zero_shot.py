@@ -43,7 +43,8 @@ class ZeroShot(Method[ZeroShotSettings]):
     summary = "the classifier that a CLIP makes from class names; clients send nothing"
     paper = Paper(
         title="Learning Transferable Visual Models From Natural Language Supervision",
-        authors="Radford, Kim, Hallacy, Ramesh, Goh, Agarwal, Sastry, Askell, Mishkin, Clark, Krueger, Sutskever",
+        authors="Radford, Kim, Hallacy, Ramesh, Goh, Agarwal, Sastry, Askell, Mishkin, Clark, "
+        "Krueger, Sutskever",
         year=2021,
         venue="ICML",
         url="https://arxiv.org/abs/2103.00020",
