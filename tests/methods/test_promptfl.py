@@ -79,7 +79,7 @@ def test_evaluation_follows_the_tokens_and_does_not_compute_prompts_twice(make_e
     with torch.inference_mode():
         before = network(random_images())
         assert torch.equal(network(random_images()), before) and len(calls) == 1
-        workspace.flat.load(start + 0.5)
+        workspace.flat.load(start + torch.linspace(-1, 1, len(start)))
         after = network(random_images())
         assert not torch.allclose(after, before, atol=1e-3) and len(calls) == 2
     copied = copy.deepcopy(network)
@@ -106,7 +106,9 @@ def test_only_the_tokens_are_sent_and_the_saved_head_is_theirs(make_experiment, 
 
 
 def test_the_start_depends_on_the_seed_and_training_lowers_the_loss(make_experiment, go, rounds_of):
-    experiment = make_experiment("promptfl", plan=LocalTrainingConfig(epochs=2, batch_size=4, lr=0.2))
+    experiment = make_experiment(
+        "promptfl", plan=LocalTrainingConfig(epochs=2, batch_size=4, lr=0.2, momentum=0.0)
+    )
     one, other = (experiment.method.build(experiment.network, seed=seed).head.context for seed in (0, 1))
     assert not torch.equal(one, other) and 0.01 < float(one.std()) < 0.03
     _, records = go(experiment, rounds=3)

@@ -52,7 +52,8 @@ class FeatureMask(nn.Module):
 
     def mask(self, features: Tensor) -> Tensor:
         """Return the weight of every feature of every sample; those of a sample add up to 1."""
-        return self.second(self.first(features).tanh()).softmax(dim=1)
+        raw: Tensor = self.second(self.first(features).tanh())
+        return raw.softmax(dim=1)
 
     def forward(self, features: Tensor) -> Tensor:
         """Weight the features, and restore their length sqrt(d)."""

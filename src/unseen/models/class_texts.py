@@ -40,11 +40,6 @@ class ClassTexts:
         """Factor of cosines in logits: e^logit_scale, 100 in all published models."""
         return float(self._part("logit_scale").exp())
 
-    @property
-    def width(self) -> int:
-        """Length of the vectors of tokens."""
-        return self._part("token_embedding").weight.shape[1]
-
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Load a published file's tensors of the text tower, all of them by name."""
         own = self.tower.state_dict()
@@ -75,7 +70,7 @@ class ClassTexts:
     def tokenize(self, sentences: Sequence[str]) -> Tensor:
         """Split sentences into tokens, as long as the longest needs; too long ones are refused."""
         limit = len(self._part("positional_embedding"))
-        tokens = _tokenizer()(list(sentences), context_length=limit + 1)
+        tokens: Tensor = _tokenizer()(list(sentences), context_length=limit + 1)
         for sentence, row in zip(sentences, tokens, strict=True):
             if bool(row[-1]):
                 raise UsageError(
@@ -86,7 +81,8 @@ class ClassTexts:
 
     def token_vectors(self, tokens: Tensor) -> Tensor:
         """Look up the vectors of tokens (... x width)."""
-        return self._part("token_embedding").weight[tokens]
+        vectors: Tensor = self._part("token_embedding").weight[tokens]
+        return vectors
 
     def encode(self, vectors: Tensor, last: Tensor) -> Tensor:
         """Run the tower on vectors of tokens (texts x length x width); gradients reach the vectors.
