@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,14 @@ def test_the_text_tower_is_in_no_state_and_shared_by_copies(file: Path) -> None:
     sent = pickle.loads(pickle.dumps(network))
     torch.testing.assert_close(sent.texts.embed_classes("a {}"), network.texts.embed_classes("a {}"))
     assert build_model("clip-tiny", InputSpec((3, 32, 32), 3), seed=0).texts is None
+
+
+def test_a_process_without_open_clip_can_unpickle_the_texts(tmp_path: Path) -> None:
+    network = build_model("clip-tiny", SPEC, seed=0)
+    (tmp_path / "texts").write_bytes(pickle.dumps(network.texts))
+    program = "import pickle, sys; texts = pickle.load(open(sys.argv[1], 'rb')); print(*texts.names)"
+    command = [sys.executable, "-c", program, str(tmp_path / "texts")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == [*NAMES]
 
 
 def test_positions_are_interpolated_as_open_clip_does(original: nn.Module, file: Path) -> None:

@@ -5,6 +5,7 @@ It is constant: never trained, never sent, in no state. Copies of a network shar
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unseen.errors import UnseenError, UsageError
+from unseen.models.torchvision_compat import import_open_clip
 
 PLACE = "{}"
 """What stands in a template for the name of a class."""
@@ -34,6 +36,13 @@ class ClassTexts:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ClassTexts:
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"names": self.names, "tower": pickle.dumps(self.tower)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        import_open_clip("a text tower")  # a worker process may not have its classes yet
+        self.names, self.tower = state["names"], pickle.loads(state["tower"])
 
     @property
     def scale(self) -> float:
@@ -127,8 +136,6 @@ def last_tokens(tokens: Tensor) -> Tensor:
 @cache
 def _tokenizer() -> Any:
     """Make open_clip's tokenizer, whose vocabulary is in its package."""
-    from unseen.models.torchvision_compat import import_open_clip
-
     import_open_clip("a text tower")
     from open_clip.tokenizer import SimpleTokenizer
 

@@ -105,8 +105,8 @@ def _require_head_kept(experiment: Experiment) -> None:
     """Refuse a method whose deployed network has another head than the network it is built from."""
     method, network = experiment.method, experiment.network
     module = method.build_for(network, sources=experiment.federation.sources, seed=experiment.seed)
-    head = method.deployed(module).head
-    if head.weight.shape != network.head.weight.shape or not head.weight.equal(network.head.weight):
+    found, given = getattr(method.deployed(module).head, "weight", None), network.head.weight
+    if found is None or found.shape != given.shape or not found.equal(given):
         raise UsageError(
             f"--head {ZeroShot.name} sets the head on a CLIP's own features, and {method.name} has another: "
             f"use --head {RANDOM}"
