@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -57,7 +58,7 @@ class FeatureMask(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Weight the features, and restore their length sqrt(d)."""
-        return F.normalize(self.mask(features) * features, dim=1) * features.shape[1] ** 0.5
+        return F.normalize(self.mask(features) * features, dim=1) * math.sqrt(features.shape[1])
 
 
 @register

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -69,7 +70,7 @@ class PromptHead(nn.Linear):
         start, names, last = (self.get_buffer(name) for name in ("start", "names", "last"))
         common = context.expand(len(names), *context.shape)
         vectors = self.texts.encode(torch.cat([start, common, names], dim=1), last)
-        return vectors * (self.texts.scale / vectors.shape[1] ** 0.5)
+        return vectors * (self.texts.scale / math.sqrt(vectors.shape[1]))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits s cos(f, t_c)."""
