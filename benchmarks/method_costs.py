@@ -100,9 +100,10 @@ def main() -> None:
         return
     parser = options(__doc__)
     parser.set_defaults(out=COSTS)
-    parser.add_argument("--methods", help="names with commas between them; all registered ones unless given")
+    parser.add_argument("--methods", help="names with commas between them; else all that need no CLIP")
     given = parser.parse_args()
-    methods = given.methods.split(",") if given.methods else list(METHODS)
+    needing_none = [name for name in METHODS if not METHODS[name].needs_texts]
+    methods = given.methods.split(",") if given.methods else needing_none
     for method in methods:
         METHODS[method]
     costs = measured(methods, given.repetitions)

@@ -70,12 +70,12 @@ def tiny_experiment(
     *,
     data: DataSet | None = None,
     settings: dict[str, Any] | None = None,
-    model: str = "mnist-cnn",
+    model: str | None = None,
     seed: int = 0,
     plan: LocalTrainingConfig | None = None,
     partition: PartitionConfig | None = None,
 ) -> Experiment:
-    """An experiment on tiny data with the domain `held` held out."""
+    """An experiment on tiny data with `held` held out; methods that read class names get a CLIP."""
     data = data or tiny_data()
     chosen = make_method(method, settings)
     federation = make_federation(
@@ -87,7 +87,8 @@ def tiny_experiment(
     )
     if chosen.topology == "pooled":
         federation = federation.pool()
-    network = build_model(model, InputSpec(data.input_shape, data.outputs), seed=seed)
+    model = model or ("clip-tiny" if chosen.needs_texts else "mnist-cnn")
+    network = build_model(model, InputSpec(data.input_shape, data.outputs, data.classes), seed=seed)
     return Experiment(
         data=data,
         federation=federation,

@@ -153,7 +153,7 @@ class RunConfig:
     )
     head: str = option(
         "random",
-        "Start of the head: random, or in closed form (ridge, class-means) before round 1.",
+        "Start of the head: random, in closed form (ridge, class-means), or a CLIP's zero-shot head.",
         TRAINING,
     )
     rounds: int = option(10, "Rounds of local training and aggregation.", TRAINING)

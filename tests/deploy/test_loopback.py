@@ -89,7 +89,8 @@ def test_every_method_gives_the_same_weights_as_on_one_machine(
     if METHODS[method].of_single_samples:
         for site in grid.sites:
             write_policy(site.home, f"{TINY}samples = true\n")
-    config = tiny_job(images, method=method, settings=QUICK.get(method, {}), rounds=2)
+    clip = {"model": "clip-tiny", "weights": "random"} if METHODS[method].needs_texts else {}
+    config = tiny_job(images, method=method, settings=QUICK.get(method, {}), rounds=2, **clip)
     same_as_on_one_machine(grid, config, tmp_path)
 
 

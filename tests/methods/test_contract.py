@@ -11,10 +11,13 @@ from unseen.federation import PartitionConfig
 from unseen.methods import METHODS, describe_settings, make_method
 from unseen.training import LocalTrainingConfig
 
+UNTRAINED = "zero-shot"
 pytestmark = pytest.mark.parametrize("method", list(METHODS))
 
 
 def test_two_rounds_train_a_usable_model(method, make_experiment, go):
+    if method == UNTRAINED:
+        pytest.skip("it has no update: test_zero_shot.py has what is true of it")
     experiment = make_experiment(method)
     sources = experiment.federation.sources
     start = experiment.method.build_for(experiment.network, sources=sources, seed=0)
@@ -30,6 +33,10 @@ def test_two_rounds_train_a_usable_model(method, make_experiment, go):
 
 
 def test_learns_the_sources(method, make_experiment, go):
+    if METHODS[method].needs_texts:
+        pytest.skip(
+            "the towers are frozen, and random ones know no class: their own tests show what is learnt"
+        )
     experiment = make_experiment(
         method, plan=LocalTrainingConfig(epochs=5, batch_size=4, lr=0.05, momentum=0.5)
     )
@@ -65,6 +72,8 @@ def test_the_order_of_clients_does_not_matter(method, make_experiment, make_tiny
 
 
 def test_same_seed_same_weights_other_seed_other_weights(method, make_experiment, go):
+    if method == UNTRAINED:
+        pytest.skip("it has no update: test_zero_shot.py has what is true of it")
     one, _ = go(make_experiment(method), "one")
     again, _ = go(make_experiment(method), "again")
     other, _ = go(make_experiment(method, seed=1), "other")

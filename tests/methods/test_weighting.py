@@ -19,14 +19,14 @@ from unseen.runner.effort import with_effort
 from unseen.runner.prepare import check_names
 
 QUICK = {"csac": {"acquisition_epochs": 1}}
-FIXED = {"deepall", "cwt", "ridge", "class-means", "fedpft"}
+FIXED = {"deepall", "cwt", "ridge", "class-means", "fedpft", "zero-shot"}
 CHOOSABLE = [name for name in METHODS if name not in FIXED]
 OWN = {
     "samples": {"fedavg", "fedprox", "fedavgm", "fednova", "moon", "fedavg-share", "copa", "feddg", "mdfl"}
     | {"fedsr", "fedcmi", "fedl2r", "fedadam", "fedyogi", "fedadagrad", "fedomg", "fedgma", "qfedavg"}
-    | {"fpl", "fedproto", "fedlc", "fedccrl"},
+    | {"fpl", "fedproto", "fedlc", "fedccrl", "promptfl"},
     "uniform": {"ppdg", "pcgrad", "agrsum", "agrrand", "fedbn", "scaffold", "fedga", "fedadg", "csac"}
-    | {"afl", "groupdro", "vrex", "feddyn"},
+    | {"afl", "groupdro", "vrex", "feddyn", "fedclip"},
 }
 
 

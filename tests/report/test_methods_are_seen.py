@@ -40,6 +40,7 @@ def test_every_diagnostic_is_drawn(method: str, tmp_path: Path) -> None:
             "rounds": 2,
             "batches_per_epoch": 1,
             "workers": 1,
+            **({"model": "clip-tiny", "weights": "random"} if METHODS[method].needs_texts else {}),
         }
     )
     result = run(config, out=tmp_path / "run", report=False)

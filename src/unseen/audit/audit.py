@@ -255,7 +255,7 @@ def _why_no_inversion(experiment: Experiment) -> str:
     data = experiment.data
     if experiment.method.topology == "pooled":
         return f"{experiment.method.name} pools the data itself: there are no updates to attack"
-    if experiment.method.default_train == "head":
+    if experiment.method.default_rounds is not None:
         return f"{experiment.method.name} trains nothing: clients send sums, not gradients"
     if experiment.head is not None:
         return "the head was set by an exchange before the first round, which the attack does not repeat"

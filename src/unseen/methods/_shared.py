@@ -1,10 +1,10 @@
-"""Helpers that several methods share: means for the records, frozen models, an added layer, risks, a bank."""
+"""Helpers that several methods share: means for the records, frozen models, added parts, risks, a bank."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, MutableMapping, Sequence
-from typing import Any, Literal, cast
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,11 @@ from torch import Tensor, nn
 from unseen.data import Samples
 from unseen.errors import UsageError
 from unseen.evaluation.evaluate import evaluate
-from unseen.models import FlatState, Network
+from unseen.models import FlatState, Network, freeze
+from unseen.models.freezing import named_state
 from unseen.training import ClientWork, Update
+
+M = TypeVar("M", bound=nn.Module)
 
 
 class RunningMeans:
@@ -65,6 +68,20 @@ class ExtendedNetwork(Network):
         """Return the features of the added layer, and the taps of the wrapped network."""
         features, kept = self.body.features_and_taps(inputs, taps=taps)
         return self.layer(features), kept
+
+
+def with_head(network: Network, head: nn.Linear) -> Network:
+    """Return a copy of a network with another head."""
+    changed = copy.deepcopy(network)
+    changed.head = head
+    return changed
+
+
+def freeze_all_but(module: M, kept: Iterable[str]) -> M:
+    """Freeze every tensor of a module whose name is not among `kept`; return the module."""
+    trained = set(kept)
+    freeze(module, [name for name, _ in named_state(module) if name not in trained])
+    return module
 
 
 def explain_incomplete_extras(update: Update, kinds: set[str]) -> str:

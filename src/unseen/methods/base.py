@@ -89,6 +89,10 @@ class Method(Configurable[S], ABC):
     default_rounds            the number of rounds after which nothing changes any more, which is then the
                               largest number that a run has; none = no such number
     effort_settings           settings that `--effort` chooses, so that a run keeps to its number of steps
+    effort_options            options of the run that `--effort` chooses in place of its own
+    needs_texts               whether it reads the names of the classes with the text tower of a CLIP; the
+                              towers are then frozen, and `default_train` is the only choice
+    own_head                  why `--head` cannot start the head; empty if it can
     """
 
     name: ClassVar[str]
@@ -114,6 +118,9 @@ class Method(Configurable[S], ABC):
     default_train: ClassVar[str | None] = None
     default_rounds: ClassVar[int | None] = None
     effort_settings: ClassVar[Mapping[str, Any]] = {}
+    effort_options: ClassVar[Mapping[str, Any]] = {}
+    needs_texts: ClassVar[bool] = False
+    own_head: ClassVar[str] = ""
     run_weighting: Weighting | None = None
 
     @classmethod

@@ -15,10 +15,14 @@ from unseen.seeding import global_torch_seed
 
 @dataclass(frozen=True)
 class InputSpec:
-    """Requirements on a network: the shape of one input and the number of outputs."""
+    """Requirements on a network: the shape of one input and the number of outputs.
+
+    classes  names of the classes, for networks with a text tower; without them none is built
+    """
 
     input_shape: tuple[int, ...]
     outputs: int
+    classes: tuple[str, ...] = ()
 
     @property
     def is_image(self) -> bool:
@@ -47,6 +51,8 @@ class ModelEntry:
 
     parameters  number of parameters for 10 classes and inputs of the shape `reference`; a test counts them
     zoo         timm's name of the same network, whose pretrained weights fit; empty if there are none
+    image_size  side of the images that its published weights are for; 0 = any
+    pretrained  whether it is of no use without its published weights, so that random ones must be asked for
     """
 
     make: Callable[[InputSpec], Network]
@@ -54,6 +60,8 @@ class ModelEntry:
     reference: tuple[int, ...] = ()
     parameters: int = 0
     zoo: str = ""
+    image_size: int = 0
+    pretrained: bool = False
 
 
 class ModelSummary(NamedTuple):
@@ -68,7 +76,12 @@ class ModelSummary(NamedTuple):
 MODELS: Registry[ModelEntry] = Registry(
     "model",
     group="unseen.models",
-    builtin=("unseen.models.small_nets", "unseen.models.mini_vit", "unseen.models.timm_backbones"),
+    builtin=(
+        "unseen.models.small_nets",
+        "unseen.models.mini_vit",
+        "unseen.models.timm_backbones",
+        "unseen.models.clip",
+    ),
 )
 
 

@@ -63,6 +63,11 @@ class LoRALinear(nn.Linear):
         """Return weight + scale * B A, computed in double precision."""
         return (weight.double() + self.scale * (b.double() @ a.double())).to(weight.dtype)
 
+    def fold(self, state: dict[str, Tensor], name: str) -> None:
+        """Replace the layer's tensors in a state by those of the plain layer; see `plain_state`."""
+        a, b = (state.pop(f"{name}.{factor}") for factor in (FACTOR_A, FACTOR_B))
+        state[f"{name}.weight"] = self.corrected(state[f"{name}.weight"], a, b)
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         if f"{prefix}weight" in state_dict and f"{prefix}{FACTOR_B}" not in state_dict:
             state_dict[f"{prefix}{FACTOR_A}"] = self.lora_a.detach()
@@ -122,12 +127,15 @@ def merge_lora(module: M) -> M:
 
 
 def plain_state(module: nn.Module, vector: Tensor) -> dict[str, Tensor]:
-    """Return all named tensors of a module in the state `vector`: frozen ones too, corrections merged."""
+    """Return all named tensors of a module in the state `vector`: frozen ones too, corrections merged.
+
+    A layer that computes its weights from something smaller has a method `fold(state, name)`, which writes
+    them into the state.
+    """
     state = whole_state(module, vector)
     for name, layer in module.named_modules():
-        if isinstance(layer, LoRALinear):
-            a, b = (state.pop(f"{name}.{factor}") for factor in (FACTOR_A, FACTOR_B))
-            state[f"{name}.weight"] = layer.corrected(state[f"{name}.weight"], a, b)
+        if (fold := getattr(layer, "fold", None)) is not None:
+            fold(state, name)
     return state
 
 

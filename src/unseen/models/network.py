@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from unseen.models.mkldnn import BlockedStage, dense
 from unseen.seeding import global_torch_seed
+
+if TYPE_CHECKING:
+    from unseen.models.class_texts import ClassTexts
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -33,6 +37,8 @@ class Network(nn.Module):
     network was built. `bottleneck`, if there is one, follows the extractor: its output are the features.
     `map_layout` is the order of dimensions of what inner stages return. `precision` is
     that of the extractor; features, taps, the head and whatever a loss computes from them are float32.
+    `texts` turns class names into features where there is a text tower, whose width is `text_width`; it is
+    no part of the network's state.
     """
 
     model_name: str = "network"
@@ -43,12 +49,18 @@ class Network(nn.Module):
     notes: tuple[str, ...] = ()
     map_layout: str = "NCHW"
     precision: Precision = "float32"
+    texts: ClassTexts | None = None
+    text_width: int = 0
     head: nn.Linear
     bottleneck: nn.Module
 
     def extract(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return features, in front of a bottleneck, and, if requested, the tapped inner maps."""
         raise NotImplementedError
+
+    def own_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Pick the network's own tensors out of a weights file; what else it uses is loaded here."""
+        return dict(tensors)
 
     @property
     def last_stage(self) -> str:

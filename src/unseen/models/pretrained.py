@@ -55,7 +55,8 @@ def load_weights(network: Network, path: Path) -> WeightsReport:
     which is equivalent to a grey image in three equal channels. The positions of a vision transformer are
     interpolated to another image size, and its patches to another patch size. Half precision becomes float32.
     """
-    found = {_our_name(name, network): _in_float32(tensor) for name, tensor in read_tensors(path).items()}
+    given = network.own_tensors(read_tensors(path))
+    found = {_our_name(name, network): _in_float32(tensor) for name, tensor in given.items()}
     state = network.state_dict()
     found, renamed = _rename_by_order(found, state)
     adapted = (*renamed, *_adapt(found, state, network))

@@ -80,6 +80,7 @@ class HeadNetwork(Network):
         super().__init__()
         self.head = copy.deepcopy(network.head)
         self.model_name, self.notes = network.model_name, network.notes
+        self.texts, self.text_width = network.texts, network.text_width
 
     def extract(self, inputs: Tensor, *, taps: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the inputs as they are; there are no inner maps."""

@@ -37,7 +37,7 @@ def make_timm(name: str, spec: InputSpec, *, known_as: str | None = None) -> Tim
     channels, height, width = spec.image_shape(shown)
     options: dict[str, Any] = {}
     if "_patch16_" in name and name.startswith(("vit_", "deit_")):
-        options = {"img_size": (height, width), "patch_size": _patch_size(shown, height, width)}
+        options = {"img_size": (height, width), "patch_size": choose_patch_size(shown, height, width)}
     elif timm.get_pretrained_cfg_value(name, "fixed_input_size"):
         options = {"img_size": (height, width)}
     try:
@@ -101,7 +101,8 @@ class AlexNet(Network):
         return f"body.{tap}"
 
 
-def _patch_size(model: str, height: int, width: int) -> int:
+def choose_patch_size(model: str, height: int, width: int) -> int:
+    """Choose the largest patches that cut images of this size into at least seven by seven."""
     for patch in _PATCHES:
         if height % patch == 0 and width % patch == 0 and min(height, width) >= _FEWEST_PATCHES * patch:
             return patch

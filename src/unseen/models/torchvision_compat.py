@@ -43,6 +43,14 @@ def import_timm(purpose: str) -> ModuleType:
     return _import("timm")
 
 
+def import_open_clip(purpose: str) -> ModuleType:
+    """Import open_clip, which itself imports timm and torchvision."""
+    if importlib.util.find_spec("open_clip") is None:
+        raise missing_extra("open_clip_torch", "clip", purpose)
+    import_timm(purpose)
+    return _import("open_clip")
+
+
 def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from unseen.data.download import digest
 from unseen.data.sources import Progress, no_progress
-from unseen.errors import UnseenError
+from unseen.errors import UnseenError, UsageError
 from unseen.models.factory import MODELS
 from unseen.models.model_names import plain_name
 from unseen.models.weight_hub import HubEntry, get_hub_weights
@@ -85,7 +85,12 @@ def find_initial_weights(
 
     channels  of the images, 0 for tables: weights for photographs fit grey and colour images only
     """
-    if wanted is None or wanted in RANDOM:
+    needed = model_needs_weights(model)
+    if wanted in RANDOM:
+        return InitialWeights(recorded=RANDOM[0] if needed else None)
+    if wanted is None:
+        if needed:
+            raise _no_random_weights(model, "no --weights")
         return InitialWeights()
     if wanted not in (AUTO, IMAGENET):
         return InitialWeights(Path(wanted), wanted)
@@ -100,6 +105,8 @@ def find_initial_weights(
         raise UnseenError(
             f"there are no ImageNet weights for {model}: put {weights_place(model)} {below} ({why})"
         )
+    if needed:
+        raise _no_random_weights(model, f"no {weights_place(model)} below the data root")
     return InitialWeights(
         note=f"{model} starts from random weights, because no pretrained ones were found: {why}. "
         f"Put {weights_place(model)} below the data root (--data-root), or accept this with --weights random"
@@ -156,7 +163,21 @@ def find_weights(model: str, root: Path | None) -> Path | None:
 
 def weights_place(model: str) -> str:
     """Return the path where a network's weights are searched first."""
-    return f"{_FOLDER}/{_FILES[1].format(plain_name(model))}{_SUFFIXES[0]}"
+    pattern = _FILES[-1] if model_needs_weights(model) else _FILES[1]
+    return f"{_FOLDER}/{pattern.format(plain_name(model))}{_SUFFIXES[0]}"
+
+
+def model_needs_weights(model: str) -> bool:
+    """Check whether a model is of no use without its published weights."""
+    plain = plain_name(model)
+    return plain in MODELS and MODELS[plain].pretrained
+
+
+def _no_random_weights(model: str, seen: str) -> UsageError:
+    return UsageError(
+        f"{model} is of no use with random weights, and there is {seen}: name an open_clip file "
+        f"(--weights FILE.safetensors), or accept random ones with --weights {RANDOM[0]}"
+    )
 
 
 def zoo_name(model: str) -> str:

@@ -238,7 +238,9 @@ def answer_message(protection: Protection[Any], message: Message, context: Clien
 
 
 def explain_missing_sum(method: MethodTraits, *, updates_to: str, sum_to: str) -> str | None:
-    """Explain why a method's topology has no sum of updates to protect; None if it has one."""
+    """Explain why a method has no sum of updates to protect; None if it has one."""
+    if not method.in_state:
+        return f"clients send no update, so there is nothing to {updates_to}"
     if method.topology == "pooled":
         return f"it pools the data itself, so there are no updates to {updates_to}"
     if method.topology == "serial":

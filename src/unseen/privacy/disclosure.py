@@ -81,7 +81,8 @@ def require_declared(update: Update, method: MethodTraits) -> None:
     if undeclared:
         raise ValueError(f"{method.name} sends {undeclared} without declaring it in `sends`")
     missing = [kind for kind in method.in_state if kind not in method.sends]
-    if method.topology != "pooled" and (missing or not method.in_state or SAMPLES not in method.sends):
+    unnamed = len(update.weights) and not method.in_state
+    if method.topology != "pooled" and (missing or unnamed or SAMPLES not in method.sends):
         raise ValueError(
             f"{method.name} sends {missing or ['its state and the number of samples']} without declaring it "
             "in `sends`"

@@ -18,6 +18,8 @@ from unseen.errors import unknown_name
 from unseen.hparams import setting_names
 from unseen.methods import METHODS
 from unseen.methods.base import AS_THE_METHOD
+from unseen.models import MODELS
+from unseen.models.model_names import plain_name
 
 NO_EFFORT = "none"
 DEFAULT_EFFORT = "standard"
@@ -53,6 +55,14 @@ _FINE_TUNING: dict[str, Any] = {
     "label_smoothing": 0.1,
     "schedule": "cosine",
 }
+_ON_FEATURES: dict[str, Any] = {
+    "train": "head",
+    "views": 1,
+    "augment": "none",
+    "head_lr": 1.0,
+    "label_smoothing": 0.0,
+}
+"""For methods that train a small part on the features of a frozen network, whose optimizer is their own."""
 EFFORTS: dict[str, Effort] = {
     "quick": Effort(
         "minutes: the last stage of a pretrained network on cached features",
@@ -146,7 +156,7 @@ def _choices(effort: Effort, given: Mapping[str, Any], data: DataSet | None) -> 
     solved = {"rounds": method.default_rounds} if closed_form else {}
     if side <= SMALL:
         return solved
-    size = min(effort.closed_form_size if closed_form else effort.image_size, side)
+    size = _model_side(given) or min(effort.closed_form_size if closed_form else effort.image_size, side)
     sized = {} if data is not None else {"image_size": size}
     if closed_form:
         return {**sized, **solved, **_COMMON, "augment": "none"}
@@ -154,7 +164,14 @@ def _choices(effort: Effort, given: Mapping[str, Any], data: DataSet | None) -> 
     named = given.get("weighting", AS_THE_METHOD) != AS_THE_METHOD
     if not named and "weighting" in setting_names(method.settings_type()):
         settings = {"weighting": "uniform", **settings}
-    return {**sized, **effort.trained, **({"settings": settings} if settings else {})}
+    frozen = {**_ON_FEATURES, **method.effort_options} if method.default_train else {}
+    return {**sized, **effort.trained, **frozen, **({"settings": settings} if settings else {})}
+
+
+def _model_side(given: Mapping[str, Any]) -> int:
+    """Return the side of the images that a named model's published weights are for; 0 = any."""
+    plain = plain_name(str(given.get("model", "")))
+    return MODELS[plain].image_size if plain in MODELS else 0
 
 
 def _side(given: Mapping[str, Any], data: DataSet | None) -> int:

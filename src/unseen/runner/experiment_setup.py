@@ -18,7 +18,8 @@ from unseen.engine import Experiment
 from unseen.errors import UsageError
 from unseen.federation import Federation
 from unseen.methods.base import Method
-from unseen.methods.closed_form import make_starting_head
+from unseen.methods.closed_form import RANDOM, ZeroShot, make_starting_head, start_zero_shot
+from unseen.methods.closed_form.zero_shot import require_texts
 from unseen.models import BatchNormChoice, InputSpec, Network, build_model, freeze_statistics, select_trained
 from unseen.models.lora import add_lora
 from unseen.models.splitting import SPLIT_PARTS, split_network
@@ -52,8 +53,12 @@ def make_experiment(
     progress  called while features of a frozen part are computed
     target    mean and std by which regression targets were standardized
     """
-    spec = InputSpec(data.input_shape, data.outputs)
+    spec = InputSpec(data.input_shape, data.outputs, data.classes)
     network = build_model(cast(str, config.model), spec, seed=config.seed, weights=weights)
+    if method.needs_texts:
+        require_texts(network, f"method {method.name}")
+    if config.head == ZeroShot.name:
+        start_zero_shot(network)
     if config.batch_norm == "frozen":
         freeze_statistics(network)
     _select_trained_part(network, config, spec)
@@ -85,6 +90,8 @@ def make_experiment(
     notes: tuple[str, ...] = ()
     if config.train in SPLIT_PARTS:
         experiment, notes = split_experiment(experiment, config, progress=progress)
+    if config.head == ZeroShot.name:
+        _require_head_kept(experiment)
     check_feature_augmentation(
         cast(str, config.augment),
         experiment.network,
@@ -92,6 +99,18 @@ def make_experiment(
         classes=len(data.classes),
     )
     return experiment, notes
+
+
+def _require_head_kept(experiment: Experiment) -> None:
+    """Refuse a method whose deployed network has another head than the network it is built from."""
+    method, network = experiment.method, experiment.network
+    module = method.build_for(network, sources=experiment.federation.sources, seed=experiment.seed)
+    found, given = getattr(method.deployed(module).head, "weight", None), network.head.weight
+    if found is None or found.shape != given.shape or not found.equal(given):
+        raise UsageError(
+            f"--head {ZeroShot.name} sets the head on a CLIP's own features, and {method.name} has another: "
+            f"use --head {RANDOM}"
+        )
 
 
 _NO_ROWS = np.empty(0, dtype=np.int64)

@@ -259,6 +259,10 @@ def check_names(config: RunConfig) -> tuple[Method[Any], Protection[Any]]:
             "elsewhere exclude: use --protect none and --engine local"
         )
     _check_batch_norm(config, method)
+    if method.needs_texts and config.train not in (None, method.default_train):
+        raise UsageError(
+            f"{method.name} trains on features of a frozen CLIP: leave out --train {config.train}"
+        )
     if config.keep_optimizer_state and method.own_optimizers:
         raise UsageError(f"--keep-optimizer-state cannot act on {method.name}: {method.own_optimizers}")
     check_weighting(config, protection)
@@ -340,6 +344,11 @@ def _check_batch_norm(config: RunConfig, method: Method[Any]) -> None:
 
 def _default_model(data: DataSet, method: Method[Any]) -> str:
     """Choose by the inputs; on tables, a method that only sets the head gets the columns themselves."""
+    if method.needs_texts:
+        raise UsageError(
+            f"{method.name} reads class names with the text tower of a CLIP: name one, such as "
+            "--model clip-vit-b-32 --weights FILE.safetensors"
+        )
     if not data.is_image:
         return "linear" if method.default_train == "head" else "mlp"
     return "mnist-cnn" if data.input_shape[-1] <= 32 else "resnet18"

@@ -148,5 +148,6 @@ def _read(file: Path) -> tuple[ModelCard, TensorFile]:
 
 
 def _module(card: ModelCard) -> nn.Module:
+    """Build the module; class names are left out, so that no text tower is built: the file has the head."""
     network = build_model(card.model, InputSpec(card.input_shape, card.outputs), seed=0)
     return make_method(card.method, card.settings).build_for(network, sources=card.sources, seed=0)

@@ -154,10 +154,10 @@ SERVED = [name for name in METHODS if protection().incompatibility(make_method(n
 @pytest.mark.parametrize("method", SERVED)
 def test_methods_served_train_with_noise(method, make_experiment, go):
     experiment = protected(make_experiment(method, plan=replace(PLAN, epochs=1)), noise=1.0)
-    start = FlatState(experiment.network).read()
+    start = FlatState(experiment.method.build(experiment.network, seed=0)).read()
     checkpoint, _ = go(experiment, rounds=1)
     assert torch.isfinite(checkpoint.weights).all()
-    assert 1 < float((checkpoint.weights - start).norm()) < 100
+    assert 0.3 < float((checkpoint.weights - start).norm()) < 100
 
 
 def test_methods_that_use_samples_otherwise_are_refused():

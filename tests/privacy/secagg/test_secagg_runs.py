@@ -93,7 +93,7 @@ def test_served_methods_give_the_same_from_sums(method, make_experiment, go, mon
     summed, records = go(experiment, "summed")
     assert all(isinstance(work.updates, SummedUpdates) and len(work.updates.rows) == 1 for work in seen)
     assert torch.allclose(summed.weights, plain.weights, rtol=1e-3, atol=2e-5)
-    trains = METHODS[method].default_train is None
+    trains = METHODS[method].default_rounds is None
     assert not (trains and torch.equal(summed.weights, plain.weights)), "states are sent with fewer digits"
     assert "fault" not in [record["event"] for record in records.entries]
 

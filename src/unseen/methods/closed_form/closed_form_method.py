@@ -41,6 +41,7 @@ class ClosedFormMethod(Method[S]):
     no_average = "it solves for the head from sums over samples"
     fixed_weights = f"{no_average}: what counts the same there is its setting balance"
     own_optimizers = "it trains nothing"
+    own_head = "it computes the head itself"
     default_train = "head"
     default_rounds = 1
     beyond_losses = "it sends sums over the features of its samples"

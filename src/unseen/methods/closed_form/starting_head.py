@@ -12,6 +12,7 @@ from unseen.errors import UsageError, unknown_name
 from unseen.methods.base import METHODS, Method, make_method
 from unseen.methods.closed_form.closed_form_method import ClosedFormMethod, send_statistics
 from unseen.methods.closed_form.linear_head import count_features, count_outputs
+from unseen.methods.closed_form.zero_shot import ZeroShot
 from unseen.privacy import MethodTraits
 from unseen.training import ClientWork, Update
 
@@ -71,14 +72,21 @@ class StartingHead:
 
 
 def make_starting_head(name: str, method: Method[Any]) -> StartingHead | None:
-    """Make the start of a head by the name of a closed form; None for a random one."""
+    """Make the start of a head by the name of a closed form; None where it needs no exchange with clients.
+
+    That is a random head, and the zero-shot head, with which networks are built (`start_zero_shot`).
+    """
     if name == RANDOM:
         return None
     forms = [known for known in METHODS if issubclass(METHODS[known], ClosedFormMethod)]
-    if name not in forms:
-        raise unknown_name("start of the head", name, [RANDOM, *forms])
-    if isinstance(method, ClosedFormMethod):
-        raise UsageError(f"--method {method.name} computes the head itself: leave out --head {name}")
+    if name not in (*forms, ZeroShot.name):
+        raise unknown_name("start of the head", name, [RANDOM, *forms, ZeroShot.name])
+    if method.own_head:
+        raise UsageError(
+            f"--head {name} cannot act on --method {method.name}, since {method.own_head}: leave it out"
+        )
+    if name == ZeroShot.name:
+        return None
     form = make_method(name)
     assert isinstance(form, ClosedFormMethod)
     return StartingHead(form, method)
