@@ -133,6 +133,20 @@ def _require_no_groups(request: DataRequest) -> None:
             )
 
 
+def require_fitting_groups(contents: str, request: DataRequest) -> None:
+    """Refuse an option that names groups in files of another kind, which would ignore it."""
+    if contents == "images" and request.group_column:
+        raise UsageError(
+            f"--group-column {request.group_column} names a column of a table, and {request.source} is a "
+            "folder of images: name its groups with --group-pattern"
+        )
+    if contents == "table" and request.group_pattern:
+        raise UsageError(
+            f"--group-pattern {request.group_pattern} is for names of image files, and {request.source} is a "
+            "table: name its groups with --group-column"
+        )
+
+
 def photo_side(request: DataRequest, without: Collection[str] = ()) -> int:
     """Find the typical side of a source's photographs, without decoding them; 0 if it has none.
 
@@ -190,6 +204,7 @@ def _require_format(request: DataRequest) -> DataFormat:
     path = request.path
     found = find_format(path)
     if found is not None:
+        require_fitting_groups(found.contents, request)
         return found
     if path.exists():
         expected = " or ".join(FORMATS[name].expects for name in FORMATS)

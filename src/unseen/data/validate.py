@@ -8,7 +8,14 @@ from typing import Any
 
 from unseen.data.dataset import DataSet
 from unseen.data.formats import find_format
-from unseen.data.sources import SOURCES, DataRequest, load_data, load_site, released_split
+from unseen.data.sources import (
+    SOURCES,
+    DataRequest,
+    load_data,
+    load_site,
+    released_split,
+    require_fitting_groups,
+)
 
 _UNBALANCED = 20
 """Above this ratio between the largest and the smallest, users are warned."""
@@ -56,9 +63,10 @@ class DataCheck:
 def check_data(request: DataRequest) -> DataCheck:
     """Check files as thoroughly as their format can; load a named set, or any other, and count it."""
     found = None if request.source in SOURCES else find_format(request.path)
-    checked = found.check(request) if found else None
-    if checked is not None:
-        return checked
+    if found:
+        require_fitting_groups(found.contents, request)
+        if checked := found.check(request):
+            return checked
     data = load_data(request)
     counts = data.class_counts() or {domain: {"rows": len(data.indices(domain))} for domain in data.domains}
     hold_out, validate_on = released_split(request.source)
