@@ -3,12 +3,14 @@
     python docs/update_security.py
 
 A test names the findings that it attacks at the start of its docstring: "P1: ...", or "D4, D5: ...".
-`tests/docs/test_security.py` checks that the page is up to date and that no finding is without a test.
+`tests/docs/test_security.py` checks that the page is up to date and that no finding is without a test. What
+the same attacks did to the version before is in results/robustness/old_attacks.json.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "security.md"
 TESTS = ROOT / "tests"
+BEFORE = ROOT / "results" / "robustness" / "old_attacks.json"
 BEGIN, END = "<!-- attacks: begin -->", "<!-- attacks: end -->"
 NAMED = re.compile(r"((?:[PDR]\d(?:, )?)+):")
 FINDINGS = {
@@ -61,11 +64,18 @@ def write_table() -> str:
     found: dict[str, dict[str, list[str]]] = {finding: {} for finding in FINDINGS}
     for finding, path, name in attacks():
         found[finding].setdefault(path, []).append(name)
+    then = json.loads(BEFORE.read_text(encoding="utf-8"))["measurements"]
     rows = [
-        f"| {finding} | {FINDINGS[finding]} | " + "<br>".join(map(_link, paths, paths.values())) + " |"
+        f"| {finding} | {FINDINGS[finding]} | {then[finding].get('then', '-')} | "
+        + "<br>".join(map(_link, paths, paths.values()))
+        + " |"
         for finding, paths in found.items()
     ]
-    return "\n".join(["| | what was possible | tests that try it |", "|---|---|---|", *rows])
+    head = [
+        "| | what was possible | the attack on the version before | tests that try it now |",
+        "|---|---|---|---|",
+    ]
+    return "\n".join([*head, *rows])
 
 
 def _link(path: str, names: list[str]) -> str:

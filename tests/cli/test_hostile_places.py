@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -43,6 +44,17 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
+def make_pipe(path: Path) -> None:
+    """Make a named pipe that ends for whoever opens it: a reader fails and does not wait for ever."""
+
+    def end_for_every_reader() -> None:
+        while True:
+            path.open("wb").close()
+
+    os.mkfifo(path)
+    Thread(target=end_for_every_reader, daemon=True).start()
+
+
 def refused(answer, *words):
     assert answer.code != 0, answer
     lines = [line for line in answer.err.splitlines() if line.startswith("error: ")]
@@ -52,7 +64,7 @@ def refused(answer, *words):
 
 def test_a_pipe_among_the_images_is_left_out(unseen, photos):
     """R6: a named pipe among the images made training and the check wait for ever."""
-    os.mkfifo(photos / "north/cat/pipe.png")
+    make_pipe(photos / "north/cat/pipe.png")
     data = load_data(DataRequest(str(photos), image_size=8))
     assert len(data) == 48 and any("pipe.png" in note and "pipe, socket" in note for note in data.notes)
     assert unseen("data", "check", photos).code == 0
@@ -62,14 +74,14 @@ def test_a_pipe_is_not_predicted_for(photos):
     """R6: `predict` on a folder with a pipe."""
     from unseen.serving.image_files import find_images
 
-    os.mkfifo(photos / "north/cat/pipe.png")
+    make_pipe(photos / "north/cat/pipe.png")
     found = find_images(photos)
     assert len(found.names) == 48 and found.passed_over == 1
 
 
 def test_a_table_that_is_a_pipe_is_refused(unseen, tmp_path):
     """R6: the same for tables (held before)."""
-    os.mkfifo(tmp_path / "table.csv")
+    make_pipe(tmp_path / "table.csv")
     refused(unseen("train", "table.csv", "--hold-out", "a", "--out", "new"), "table.csv")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from unseen.config import RunConfig
 from unseen.data import DataRequest, load_data
 from unseen.data.grouping import group_keys, match_groups
 from unseen.data.sources import load_site
+from unseen.data.validate import check_data
 from unseen.errors import UsageError
 
 HEADER = "domain,patient,x,target"
@@ -120,3 +122,15 @@ def test_old_configurations_keep_their_identity_and_their_split(tmp_path):
 def test_groups_of_a_known_data_set_cannot_be_named(option: str) -> None:
     with pytest.raises(UsageError, match="names its groups itself"):
         load_data(DataRequest("rotated-digits", **{option: "(a)"}))  # type: ignore[arg-type]
+
+
+def test_an_option_for_groups_in_files_of_another_kind_is_refused(tmp_path, make_images):
+    """It was ignored without a word, and samples of one group were on both sides of a split."""
+    folder, table = make_images(count=2), tmp_path / "table.csv"
+    table.write_text("domain,target,x\nnorth,0,1\nsouth,1,2\n")
+    column, pattern = {"group_column": "patient"}, {"group_pattern": "(a)"}
+    for path, option, instead in ((folder, column, "--group-pattern"), (table, pattern, "--group-column")):
+        request = DataRequest(str(path), image_size=8, **option)
+        for load in (load_data, partial(load_site, "photo"), check_data):
+            with pytest.raises(UsageError, match=rf"name its groups with {instead}$"):
+                load(request)

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from unseen.data.validate import DataCheck
 
 
+GROUP_COLUMN, GROUP_PATTERN = "--group-column", "--group-pattern"
+
+
 class DataFormat:
     """Base class of the formats; `matches` and `load` are required, the rest is optional.
 
@@ -40,12 +43,14 @@ class DataFormat:
     contents  content of the files, which decides how a trained model reads them
     priority  the format that matches with the highest priority is used
     settings  what `--set-data` may set
+    group_options  options that can name the groups of samples in such files
     """
 
     expects: ClassVar[str] = "a file of its kind"
     contents: ClassVar[Literal["images", "table", "arrays"]] = "arrays"
     priority: ClassVar[int] = 0
     settings: ClassVar[type[Settings]] = Settings
+    group_options: ClassVar[tuple[str, ...]] = (GROUP_COLUMN, GROUP_PATTERN)
 
     @classmethod
     def settings_type(cls) -> type[Settings]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from unseen.data.dataset import DataSet
-from unseen.data.formats import FORMATS, DataFormat, find_requested_format
+from unseen.data.formats import FORMATS, GROUP_COLUMN, GROUP_PATTERN, DataFormat, find_requested_format
 from unseen.data.site_data import SiteSamples, select_site
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.hparams import Settings, make_settings, non_default_settings
@@ -136,6 +136,18 @@ def _require_no_groups(request: DataRequest) -> None:
             )
 
 
+def require_fitting_groups(found: DataFormat, request: DataRequest) -> None:
+    """Refuse an option for groups that this format would ignore."""
+    given = {GROUP_COLUMN: request.group_column, GROUP_PATTERN: request.group_pattern}
+    for option, value in given.items():
+        if value and option not in found.group_options:
+            instead = " or ".join(found.group_options)
+            raise UsageError(
+                f"{option} {value} does not apply to {request.source}, which is read as {found.expects}: "
+                f"name its groups with {instead}"
+            )
+
+
 def photo_side(request: DataRequest, without: Collection[str] = ()) -> int:
     """Find the typical side of a source's photographs, without decoding them; 0 if it has none.
 
@@ -198,6 +210,7 @@ def _require_format(request: DataRequest) -> DataFormat:
     path = request.path
     found = find_requested_format(request)
     if found is not None:
+        require_fitting_groups(found, request)
         return found
     if path.exists():
         expected = " or ".join(FORMATS[name].expects for name in FORMATS)

@@ -15,6 +15,7 @@ from unseen.data.sources import (
     load_data,
     load_site,
     released_split,
+    require_fitting_groups,
 )
 
 _UNBALANCED = 20
@@ -64,6 +65,7 @@ def check_data(request: DataRequest) -> DataCheck:
     """Check files as thoroughly as their format can; load a named set, or any other, and count it."""
     found = None if request.source in SOURCES else find_requested_format(request)
     if found:
+        require_fitting_groups(found, request)
         changed_data_settings(request)
     checked = found.check(request) if found else None
     return check_loaded(load_data(request), request.source) if checked is None else checked

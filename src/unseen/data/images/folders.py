@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from unseen.data.dataset import DataSet
-from unseen.data.formats import FORMATS, DataFormat
+from unseen.data.formats import FORMATS, GROUP_PATTERN, DataFormat
 from unseen.data.grouping import match_groups
 from unseen.data.images.image_sources import FolderImages
 from unseen.data.images.listing import (
@@ -31,6 +31,7 @@ class ImageFolderFormat(DataFormat):
 
     expects = "a folder domain/class/image"
     contents = "images"
+    group_options = (GROUP_PATTERN,)
     priority = -1  # matches any folder, so it is tried last
 
     def matches(self, path: Path) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from unseen.data.formats import FORMATS
+from unseen.data.formats import FORMATS, GROUP_COLUMN
 from unseen.data.images.image_sources import FileImages
 from unseen.data.images.image_table import select_rows, with_usual_columns
 from unseen.data.images.listing import ImageListing, ListedImageFormat
@@ -32,6 +32,7 @@ class ImageIndexFormat(ListedImageFormat):
     """A CSV or Parquet file that lists images by path; --image-column names that column."""
 
     expects = f"an index of images ({', '.join(TABLE_SUFFIXES)} with --image-column)"
+    group_options = (GROUP_COLUMN,)
     priority = 1
     settings = MedicalSettings
 

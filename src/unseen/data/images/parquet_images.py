@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from unseen.data.dataset import Indices
-from unseen.data.formats import FORMATS
+from unseen.data.formats import FORMATS, GROUP_COLUMN
 from unseen.data.images.image_sources import DamagedSourceError, ImageSource
 from unseen.data.images.image_table import select_rows, with_usual_columns
 from unseen.data.images.listing import ImageListing, ListedImageFormat
@@ -38,6 +38,7 @@ class ParquetImagesFormat(ListedImageFormat):
     """Parquet shards with an image column, as the Hugging Face hub stores them."""
 
     expects = "Parquet shards with an image column (a folder or .parquet)"
+    group_options = (GROUP_COLUMN,)
     priority = 2
 
     def matches(self, path: Path) -> bool:

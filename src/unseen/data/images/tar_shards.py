@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unseen.data.formats import FORMATS
+from unseen.data.formats import FORMATS, GROUP_COLUMN
 from unseen.data.images.decode import IMAGE_SUFFIXES
 from unseen.data.images.image_sources import DamagedSourceError, ImageSource
 from unseen.data.images.image_table import select_rows, with_usual_columns
@@ -48,6 +48,7 @@ class WebDatasetFormat(ListedImageFormat):
     """WebDataset shards: one .tar, or a folder of them."""
 
     expects = "WebDataset shards (a folder or .tar)"
+    group_options = (GROUP_COLUMN,)
     priority = 2
 
     def matches(self, path: Path) -> bool:

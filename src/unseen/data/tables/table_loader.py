@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unseen.data.dataset import Column, DataSet, Indices
-from unseen.data.formats import FORMATS, DataFormat
+from unseen.data.formats import FORMATS, GROUP_COLUMN, DataFormat
 from unseen.data.grouping import group_keys, note_groups
 from unseen.data.site_data import SiteSamples
 from unseen.data.sources import DataRequest
@@ -42,6 +42,7 @@ class TableFormat(DataFormat):
 
     expects = f"a table ({', '.join(TABLE_SUFFIXES)})"
     contents = "table"
+    group_options = (GROUP_COLUMN,)
 
     def matches(self, path: Path) -> bool:
         """Match files by suffix."""

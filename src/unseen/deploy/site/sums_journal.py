@@ -27,10 +27,13 @@ class SumsJournal:
 
     @property
     def way_out(self) -> str:
-        """Name the file that a person at the site may remove."""
+        """Say why a run on tables may not hold out other sites than the first, and what each site can do."""
         return (
-            "ask the sites to remove answered/column sums.jsonl from their homes, if they accept that "
-            "whoever reads both sums can subtract them"
+            "hold out the same sites as in the first run on these tables. Why: the column sums of a site are "
+            "the same in every run, so holding out one site after another (leave-one-domain-out) gives "
+            "whoever has all the sums those of single sites. A site that accepts this deletes the file "
+            "answered/column sums.jsonl in its home before each run over other sites; all sites named here "
+            "must, then start the run again"
         )
 
     def admit(self, *, client: str, round: int, purpose: str, digest: bytes) -> None:

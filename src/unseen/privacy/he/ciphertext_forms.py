@@ -38,7 +38,7 @@ from unseen.privacy.he.key_exchange import (
     STEP,
     TAKE,
 )
-from unseen.privacy.he.sum_approval import APPROVAL, APPROVE, CODE_BYTES
+from unseen.privacy.he.sum_approval import APPROVAL, APPROVE, CODE_BYTES, PRESENT
 from unseen.privacy.serialization import json_from_tensor, tensor_to_bytes
 from unseen.training import Update
 
@@ -73,7 +73,11 @@ def explain_sealed(update: Update, layout: Layout, described: Mapping[str, Tenso
 def explain_key_answer(answer: Message, asked: Message) -> str:
     """Explain why an answer does not fit its step of the key exchange or of decryption; "" if it does."""
     step = asked[STEP]
-    short = {int(INTRODUCE): (PUBLIC, crypto.KEY_BYTES), int(APPROVE): (APPROVAL, CODE_BYTES)}
+    short = {
+        int(INTRODUCE): (PUBLIC, crypto.KEY_BYTES),
+        int(PRESENT): (APPROVAL, 0),
+        int(APPROVE): (APPROVAL, CODE_BYTES),
+    }
     if int(step) in short:
         kind, length = short[int(step)]
         return _explain(answer, {kind: (torch.uint8, (length,))})

@@ -69,6 +69,8 @@ from unseen.privacy.he.server_process import EncryptedServer, ServerProcess
 from unseen.privacy.he.sum_approval import (
     APPROVAL,
     APPROVE,
+    PRESENT,
+    answer_present,
     approve_sum,
     request_approval,
     require_approved,
@@ -87,8 +89,8 @@ _NUMBER = 8
 class Encrypted(Protection[SealingSettings]):
     """Homomorphic encryption (CKKS) of updates, for means and for gradient surgery (PPDG, section 3.2).
 
-    A round: clients encrypt with the key that they share; they approve the list of those whose updates are
-    combined, at least three and never another list for the round; the server computes the encrypted Gram
+    A round: clients encrypt with the key that they share; all whose updates are combined, at least three,
+    approve the list of them, and never another list for the round; the server computes the encrypted Gram
     matrix; a key holder decrypts it and returns the coefficients; the server forms the encrypted weighted sum
     and, of what else the method merges, plain sums; a key holder decrypts these. The arithmetic runs in a
     separate process, which never has the secret key.
@@ -216,6 +218,8 @@ class Encrypted(Protection[SealingSettings]):
     def answer(self, message: Message, context: ClientContext) -> Message:
         """Run a step of the key exchange, approve a sum, decide on a Gram matrix, or decrypt the sum."""
         ring, step = KeyRing(context.state), message[STEP]
+        if torch.equal(step, PRESENT):
+            return answer_present()
         if torch.equal(step, APPROVE):
             return approve_sum(message, ring, context)
         if torch.equal(step, DECIDE):
