@@ -23,8 +23,10 @@ FIXED = {"deepall", "cwt", "ridge", "class-means", "fedpft"}
 CHOOSABLE = [name for name in METHODS if name not in FIXED]
 OWN = {
     "samples": {"fedavg", "fedprox", "fedavgm", "fednova", "moon", "fedavg-share", "copa", "feddg", "mdfl"}
-    | {"fedsr", "fedcmi", "fedl2r"},
-    "uniform": {"ppdg", "pcgrad", "agrsum", "agrrand", "fedbn", "scaffold", "fedga", "fedadg", "csac"},
+    | {"fedsr", "fedcmi", "fedl2r", "fedsam", "fedasam", "fedlesam"}
+    | {"irm", "vrex-domains", "groupdro-domains", "coral", "mmd", "fish"},
+    "uniform": {"ppdg", "pcgrad", "agrsum", "agrrand", "fedbn", "scaffold", "fedga", "fedadg", "csac"}
+    | {"fediir", "fishr"},
 }
 
 

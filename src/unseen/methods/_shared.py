@@ -68,3 +68,8 @@ def explain_incomplete_extras(update: Update, kinds: set[str]) -> str:
     if not update.extras or set(update.extras) == kinds:
         return ""
     return f"sent {' and '.join(update.extras)} alone"
+
+
+def elapsed_part(work: ClientWork) -> float:
+    """Compute the fraction of the run's rounds before this one, for penalties that begin late."""
+    return (work.round - 1) / work.plan.rounds

@@ -249,7 +249,7 @@ class ClientWork:
     def _differentiate_by(
         self, own: GradientRule | None, plan: LocalTrainingConfig, trained: Sequence[FlatState]
     ) -> Differentiate:
-        """Return how a batch's gradient is computed: as the protection and the method's or plan's rule demand."""
+        """Return how a batch's gradient is computed: as the protection and the rule demand."""
         if own is not None and plan.sharpness != "none":
             raise UsageError(
                 f"this --method has a gradient rule of its own, and --sharpness {plan.sharpness} is another: "

@@ -75,9 +75,7 @@ def sharpness_aware(trained: Sequence[FlatState], rho: float) -> list[Tensor]:
 @register_gradient_rule(
     "asam", summary="ASAM: SAM with a radius relative to each weight's size; two passes per step", rho=0.5
 )
-def adaptive_sharpness_aware(
-    trained: Sequence[FlatState], rho: float, *, eta: float = _ETA
-) -> list[Tensor]:
+def adaptive_sharpness_aware(trained: Sequence[FlatState], rho: float, *, eta: float = _ETA) -> list[Tensor]:
     """Compute e = rho T^2 g / |T g| with T = |w| + eta for weights and 1 for biases (Kwon et al. 2021)."""
     sizes = [_weight_sizes(flat, eta) for flat in trained]
     scaled = [size * flat.gradient for size, flat in zip(sizes, trained, strict=True)]
