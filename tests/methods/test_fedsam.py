@@ -132,9 +132,7 @@ def test_fedlesam_acts_from_the_second_round_and_needs_one_pass(make_experiment,
     plain, _ = go(make_experiment(), "plain one", rounds=1)
     assert torch.equal(one.weights, plain.weights)
     experiment, passes = make_experiment("fedlesam"), []
-    experiment.network.register_forward_hook(
-        lambda module, *_: passes.append(1) if module.training else None
-    )
+    experiment.network.register_forward_hook(lambda module, *_: passes.append(1) if module.training else None)
     two, records = go(experiment, "two", rounds=2)
     plain, _ = go(make_experiment(), "plain two", rounds=2)
     assert not torch.allclose(two.weights, plain.weights, atol=1e-4)
@@ -151,7 +149,7 @@ def test_the_perturbation_is_from_where_the_client_last_saw_the_server(make_expe
         start = Workspace(experiment).flat.read() if rounds == 1 else given[rounds - 1]
         checkpoint, records = go(experiment, rounds=rounds, fraction=0.4)
         took_part = [entry for entry in records.entries if entry["event"] == "round"][-1]["clients"]
-        memory |= {client: start for client in took_part}
+        memory |= dict.fromkeys(took_part, start)
         store = StateStore(RunFolder(tmp_path / "run").client_states, checkpoint.client_states)
         for client, received in memory.items():
             kept = dict(store.read(client))[SEEN]
@@ -181,7 +179,7 @@ def test_fedlesam_trains_with_differential_privacy_of_samples(make_experiment, g
 @pytest.mark.parametrize("method", METHODS)
 def test_a_second_rule_is_refused(method, make_experiment, go):
     plan = replace(PLAN, sharpness="sam")
-    with pytest.raises(UsageError, match="rule of its own.*--sharpness none"):
+    with pytest.raises(UsageError, match=r"rule of its own.*--sharpness none"):
         go(make_experiment(method, plan=plan), rounds=2)
 
 
