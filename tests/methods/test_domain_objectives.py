@@ -24,12 +24,12 @@ from unseen.runner.prepare import prepare_run
 from unseen.seeding import torch_generator
 from unseen.training import LocalTrainingConfig
 
-PLAN = LocalTrainingConfig(epochs=1, batch_size=9, lr=0.02, momentum=0.5)
+PLAN = LocalTrainingConfig(epochs=1, batch_size=6, lr=0.05, momentum=0.5)
 STRONG = {
     "irm": {"penalty": 3.0, "warmup": 0.0},
     "vrex-domains": {"penalty": 10.0, "warmup": 0.0},
-    "groupdro-domains": {"step": 1.0},
-    "coral": {"penalty": 1.0},
+    "groupdro-domains": {"step": 3.0},
+    "coral": {"penalty": 100.0},
     "mmd": {"penalty": 0.1},
 }
 OFF = {name: {"step": 0} if name == "groupdro-domains" else {"penalty": 0} for name in STRONG}
@@ -57,7 +57,7 @@ def vrex(parts, q):
 
 def groupdro(parts, q):
     risks = torch.stack([F.cross_entropy(outputs, targets) for _, outputs, targets in parts])
-    q *= risks.detach().exp()
+    q *= (3.0 * risks.detach()).exp()
     q /= q.sum()
     return (q.clone() * risks).sum()
 
@@ -90,7 +90,7 @@ LITERAL = {
     "irm": irm,
     "vrex-domains": vrex,
     "groupdro-domains": groupdro,
-    "coral": matching(coral_distance, 1.0),
+    "coral": matching(coral_distance, 100.0),
     "mmd": matching(mmd_distance, 0.1),
 }
 
@@ -131,7 +131,9 @@ def test_equals_the_objective_written_out(method, make_experiment, go, rounds_of
     found = layout.tensors(ours.weights)
     for name, value in literal.items():
         torch.testing.assert_close(found[name], value, rtol=2e-3, atol=5e-5)
-    assert (ours.weights - without.weights).abs().max() > 2e-4
+    plain = layout.tensors(without.weights)
+    error = max((found[name] - value).abs().max() for name, value in literal.items())
+    assert max((found[name] - value).abs().max() for name, value in plain.items()) > 20 * error + 2e-4
     assert any(rounds_of(records)[-1]["diagnostics"]["domain_penalty"].values())
 
 
@@ -178,7 +180,7 @@ def test_fish_goes_part_of_the_way_of_every_lap(make_experiment, go):
     found = layout.tensors(ours.weights)
     for name, value in literal.items():
         torch.testing.assert_close(found[name], value, rtol=1e-3, atol=3e-5)
-    assert (ours.weights - whole.weights).abs().max() > 1e-3
+    assert (ours.weights - whole.weights).abs().max() > 5e-4
 
 
 def test_fish_with_the_whole_way_is_fedavg_on_batches_of_one_domain(make_experiment, go):

@@ -8,13 +8,12 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 
-from unseen.aggregation import WEIGHTING, Weighting
-from unseen.errors import UsageError
-from unseen.hparams import LogUniform, Settings, setting
+from unseen.hparams import LogUniform, setting
 from unseen.methods.base import Paper, register
 from unseen.methods.head_gradients.head_matching import (
     HeadComparison,
     HeadMatching,
+    HeadMatchingSettings,
     has_bias,
     mean_head_gradient,
     output_gradients,
@@ -26,7 +25,7 @@ GRADIENT = "mean head gradient"
 
 
 @dataclass(frozen=True)
-class FedIIRSettings(Settings):
+class FedIIRSettings(HeadMatchingSettings):
     """Settings of FedIIR."""
 
     penalty: float = setting(
@@ -43,13 +42,6 @@ class FedIIRSettings(Settings):
         "where a client takes the head gradient that it sends: at the received weights, in a pass without "
         "backpropagation through the features, or as the mean over its training batches, which costs nothing",
     )
-    weighting: Weighting = setting("uniform", WEIGHTING)
-
-    def __post_init__(self) -> None:
-        if not self.penalty >= 0:
-            raise UsageError(f"setting 'penalty' of fediir must not be negative, not {self.penalty}")
-        if not 0 <= self.ema < 1:
-            raise UsageError(f"setting 'ema' of fediir must be at least 0 and below 1, not {self.ema}")
 
 
 @register
@@ -73,16 +65,6 @@ class FedIIR(HeadMatching[FedIIRSettings]):
     sends: tuple[str, ...] = ("model weights", "number of samples", GRADIENT)
     merges = {GRADIENT: "mean"}  # noqa: RUF012 (declared as the class's own in Method)
     beyond_losses = "it sends the mean gradient of the head on its samples"
-
-    def __init__(self, settings: FedIIRSettings) -> None:
-        super().__init__(settings)
-        if not settings.penalty:
-            self.sends, self.beyond_losses = ("model weights", "number of samples"), ""
-
-    @property
-    def strength(self) -> float:
-        """Return gamma."""
-        return self.settings.penalty
 
     def compare(self, work: ClientWork, reference: Tensor | None) -> HeadComparison:
         """Compare with the server's running mean; 0 before there is one."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unseen.aggregation import WEIGHTING, Weighting
 from unseen.errors import UsageError
-from unseen.hparams import LogUniform, Settings, setting
+from unseen.hparams import LogUniform, setting
 from unseen.methods._shared import elapsed_part
 from unseen.methods.base import Paper, register
 from unseen.methods.head_gradients.head_matching import (
     HeadComparison,
     HeadMatching,
+    HeadMatchingSettings,
     has_bias,
     head_gradient_variance,
 )
@@ -25,7 +25,7 @@ VARIANCE = "variance of head gradients"
 
 
 @dataclass(frozen=True)
-class FishrSettings(Settings):
+class FishrSettings(HeadMatchingSettings):
     """Settings of Fishr."""
 
     penalty: float = setting(
@@ -37,14 +37,11 @@ class FishrSettings(Settings):
     start: float = setting(
         0.3, "fraction of the run's rounds before the penalty begins (DomainBed: 1500 of 5000 steps)"
     )
-    weighting: Weighting = setting("uniform", WEIGHTING)
 
     def __post_init__(self) -> None:
-        if not self.penalty >= 0:
-            raise UsageError(f"setting 'penalty' of fishr must not be negative, not {self.penalty}")
-        for name, value in (("ema", self.ema), ("start", self.start)):
-            if not 0 <= value < 1:
-                raise UsageError(f"setting {name!r} of fishr must be at least 0 and below 1, not {value}")
+        super().__post_init__()
+        if not 0 <= self.start < 1:
+            raise UsageError(f"setting 'start' of fishr must be at least 0 and below 1, not {self.start}")
 
 
 @register
@@ -70,16 +67,6 @@ class Fishr(HeadMatching[FishrSettings]):
     sends: tuple[str, ...] = ("model weights", "number of samples", VARIANCE)
     merges = {VARIANCE: "mean"}  # noqa: RUF012 (declared as the class's own in Method)
     beyond_losses = "it sends the variances of the head's gradients over its samples"
-
-    def __init__(self, settings: FishrSettings) -> None:
-        super().__init__(settings)
-        if not settings.penalty:
-            self.sends, self.beyond_losses = ("model weights", "number of samples"), ""
-
-    @property
-    def strength(self) -> float:
-        """Return lambda."""
-        return self.settings.penalty
 
     def compare(self, work: ClientWork, reference: Tensor | None) -> HeadComparison:
         """Compare with the clients' mean of the round before; not in a client's rounds before `start`."""

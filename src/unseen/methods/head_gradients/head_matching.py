@@ -10,20 +10,38 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from unseen.aggregation import ServerWork, client_weights
+from unseen.aggregation import WEIGHTING, ServerWork, Weighting, client_weights
 from unseen.data import Batch
-from unseen.hparams import Settings
+from unseen.errors import UsageError
+from unseen.hparams import Settings, setting
 from unseen.methods._shared import RunningMeans
 from unseen.methods.base import Method
 from unseen.models import Network
 from unseen.training import ClientWork, Update
 
-S = TypeVar("S", bound=Settings)
+
+@dataclass(frozen=True)
+class HeadMatchingSettings(Settings):
+    """Settings that both methods have."""
+
+    penalty: float = setting(0.0, "weight of the penalty; 0 is FedAvg")
+    ema: float = setting(0.95, "part of a running mean that is kept")
+    weighting: Weighting = setting("uniform", WEIGHTING)
+
+    def __post_init__(self) -> None:
+        if not self.penalty >= 0:
+            raise UsageError(f"setting 'penalty' must not be negative, not {self.penalty}")
+        if not 0 <= self.ema < 1:
+            raise UsageError(f"setting 'ema' must be at least 0 and below 1, not {self.ema}")
+
+
+S = TypeVar("S", bound=HeadMatchingSettings)
 
 
 class HeadMatching(Method[S]):
@@ -35,15 +53,15 @@ class HeadMatching(Method[S]):
     statistic: str
     mixed_targets = True
 
+    def __init__(self, settings: S) -> None:
+        super().__init__(settings)
+        if not settings.penalty:
+            self.sends, self.beyond_losses = Method.sends, ""
+
     @property
     def mean_key(self) -> str:
         """Name of the clients' mean statistic, in the server's state and in what it sends."""
         return f"mean {self.statistic}"
-
-    @property
-    @abstractmethod
-    def strength(self) -> float:
-        """Weight of the penalty over the whole run; 0 is FedAvg, and nothing more is sent."""
 
     @abstractmethod
     def compare(self, work: ClientWork, reference: Tensor | None) -> HeadComparison:
@@ -55,7 +73,7 @@ class HeadMatching(Method[S]):
 
     def describe_extras(self, module: nn.Module) -> Mapping[str, Tensor]:
         """Describe the statistic: a number per parameter of the head."""
-        if not self.strength:
+        if not self.settings.penalty:
             return {}
         head = self.deployed(module).head
         count = sum(parameter.numel() for parameter in head.parameters())
@@ -63,7 +81,7 @@ class HeadMatching(Method[S]):
 
     def client(self, work: ClientWork) -> Update:
         """Train on the task's loss and the penalty, and send the client's own statistic."""
-        if not self.strength:
+        if not self.settings.penalty:
             return super().client(work)
         network, means = cast(Network, work.module), RunningMeans()
         comparison = self.compare(work, work.received.get(self.mean_key))
@@ -85,7 +103,7 @@ class HeadMatching(Method[S]):
         """Average the client models, and their statistics with the same weights."""
         updates = work.updates
         weights = client_weights(updates.samples, self.weighting)
-        if self.strength:
+        if self.settings.penalty:
             sent = torch.stack([extras[self.statistic] for extras in updates.extras])
             mean = updates.mean_of_vectors(sent, weights)
             work.state[self.mean_key] = self.renew(work.state.get(self.mean_key), mean)
