@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from unseen.registry import Registry
 
 Perturbation = Callable[[Sequence[FlatState], float], list[Tensor]]
 """Function of the trained states, whose `gradient` is that at w, and of the radius rho; returns e."""
+P = TypeVar("P", bound=Perturbation)
 _TINY = 1e-12
 _ETA = 0.01
 """ASAM's eta unless given: keeps weights of zero from never being perturbed."""
@@ -53,10 +55,10 @@ GRADIENT_RULES: Registry[GradientRule] = Registry(
 GRADIENT_RULES.register("none")(GradientRule("the gradient at the current weights, in one pass"))
 
 
-def register_gradient_rule(name: str, *, summary: str, rho: float) -> Callable[[Perturbation], Perturbation]:
+def register_gradient_rule(name: str, *, summary: str, rho: float) -> Callable[[P], P]:
     """Register a perturbation as a gradient rule."""
 
-    def add(perturbation: Perturbation) -> Perturbation:
+    def add(perturbation: P) -> P:
         GRADIENT_RULES.register(name)(GradientRule(summary, perturbation, rho))
         return perturbation
 
