@@ -34,10 +34,13 @@ def one(method: str) -> None:
     """Run the job with a method, and print the cost of its later rounds."""
     import unseen
 
+    compares = METHODS[method].domains_per_client > 1
+    clients = {"partition": "mixed", "heterogeneity": 0.0} if compares else {}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         unseen.train(
             **JOB,
+            **clients,
             hold_out="75",
             method=method,
             rounds=ROUNDS,

@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 import torch
 
-from tiny_data import tiny_data
+from tiny_data import fitting_partition, tiny_data
 from unseen.callbacks.base import Callback
 from unseen.data import DataSet
 from unseen.data.transforms import Normalize
@@ -81,7 +81,7 @@ def tiny_experiment(
     federation = make_federation(
         data,
         held_out=("held",),
-        partition=partition or PartitionConfig(),
+        partition=partition or fitting_partition(method),
         fractions=SplitFractions(validation=0.25, test=0.125),
         seed=seed,
     )

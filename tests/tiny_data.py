@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from unseen.data import DataSet
+from unseen.federation import PartitionConfig
+from unseen.methods import METHODS
 
 CLASSES = 3
 
@@ -36,4 +40,17 @@ def tiny_data(
         domain_of=np.array(domain_of, dtype=np.int64),
         domains=domains,
         classes=tuple(f"class {label}" for label in range(CLASSES)),
+    )
+
+
+def fitting_options(method: str) -> dict[str, Any]:
+    """Options of a run in which every client holds as many domains as the method compares."""
+    return {"partition": "mixed", "heterogeneity": 0.0} if METHODS[method].domains_per_client > 1 else {}
+
+
+def fitting_partition(method: str) -> PartitionConfig:
+    """The partition of `fitting_options`."""
+    options = fitting_options(method)
+    return PartitionConfig(
+        kind=options.get("partition", "domain"), heterogeneity=options.get("heterogeneity", 1.0)
     )

@@ -24,9 +24,10 @@ CHOOSABLE = [name for name in METHODS if name not in FIXED]
 OWN = {
     "samples": {"fedavg", "fedprox", "fedavgm", "fednova", "moon", "fedavg-share", "copa", "feddg", "mdfl"}
     | {"fedsr", "fedcmi", "fedl2r", "fedadam", "fedyogi", "fedadagrad", "fedomg", "fedgma", "qfedavg"}
-    | {"fpl", "fedproto", "fedlc", "fedccrl", "promptfl"},
+    | {"fpl", "fedproto", "fedlc", "fedccrl", "promptfl", "fedsam", "fedasam", "fedlesam"}
+    | {"irm", "vrex-domains", "groupdro-domains", "coral", "mmd", "fish"},
     "uniform": {"ppdg", "pcgrad", "agrsum", "agrrand", "fedbn", "scaffold", "fedga", "fedadg", "csac"}
-    | {"afl", "groupdro", "vrex", "feddyn", "fedclip"},
+    | {"afl", "groupdro", "vrex", "feddyn", "fedclip", "fediir", "fishr"},
 }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tiny_data import fitting_options
 from unseen.config import RunConfig
 from unseen.methods import METHODS
 from unseen.report.figures import draw_figures
@@ -41,6 +42,7 @@ def test_every_diagnostic_is_drawn(method: str, tmp_path: Path) -> None:
             "batches_per_epoch": 1,
             "workers": 1,
             **({"model": "clip-tiny", "weights": "random"} if METHODS[method].needs_texts else {}),
+            **fitting_options(method),
         }
     )
     result = run(config, out=tmp_path / "run", report=False)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tiny_data import tiny_data
+from tiny_data import fitting_options, tiny_data
 from unseen.aggregation import AGGREGATORS
 from unseen.cli.list_command import app
 from unseen.config import RunConfig
@@ -31,6 +31,7 @@ def config(**changes: Any) -> RunConfig:
     values: dict[str, Any] = {
         **{"data": "tiny", "hold_out": ("held",), "model": "mnist-cnn", "rounds": 2, "batch_size": 4},
         **{"batches_per_epoch": 1, "workers": 1, "threads": 1, "device": "cpu", "lr": 0.02, "effort": "none"},
+        **fitting_options(changes.get("method", "fedavg")),
     }
     return RunConfig.from_mapping({**values, **changes})
 

@@ -19,7 +19,8 @@ from unseen.training import GRADIENT_RULES, ClientWork, LocalTrainingConfig
 from unseen.training.gradient_rules import GradientRule, clip_gradients, perturbed, sharpness_aware
 
 PLAN = LocalTrainingConfig(epochs=2, batch_size=4, lr=0.05, momentum=0.5)
-FITTING = sorted(name for name in METHODS if name != "fedadg" and not METHODS[name].needs_texts)
+OTHER_RULES = {"fedadg", "fedsam", "fedasam", "fedlesam"}
+FITTING = sorted(name for name in METHODS if name not in OTHER_RULES and not METHODS[name].needs_texts)
 
 
 @pytest.fixture

@@ -162,3 +162,8 @@ def require_images(work: ClientWork, *, what: str, otherwise: str = "") -> None:
         )
     if work.train.gather(torch.zeros(1, dtype=torch.int64)).inputs.ndim != 4:
         raise UsageError(f"{what}, but this data is a table: use another --method{otherwise}")
+
+
+def elapsed_part(work: ClientWork) -> float:
+    """Compute the fraction of the run's rounds before this one, for penalties that begin late."""
+    return (work.round - 1) / work.plan.rounds

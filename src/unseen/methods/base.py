@@ -78,6 +78,8 @@ class Method(Configurable[S], ABC):
                               none = not declared, which counts as fixed unless a setting chooses them
     own_optimizers            why the client half does not train by `work.fit`, so that there is nothing for
                               `--keep-optimizer-state` to keep; empty if it does
+    domains_per_client        the smallest number of source domains of which each client must hold training
+                              samples; above 1 for objectives that compare the domains of a client
     uses_taps                 whether the client half uses inner maps of the network (its taps)
     beyond_losses             how the client half uses its samples other than by the loss that each has alone,
                               given to `work.fit`; empty if it does not; none = not declared, which counts as
@@ -112,6 +114,7 @@ class Method(Configurable[S], ABC):
     weighting_setting: ClassVar[str] = "weighting"
     fixed_weights: ClassVar[str | None] = None
     own_optimizers: ClassVar[str] = ""
+    domains_per_client: ClassVar[int] = 1
     uses_taps: ClassVar[bool] = False
     beyond_losses: str | None = None
     mixed_targets: bool | None = None
@@ -156,6 +159,16 @@ class Method(Configurable[S], ABC):
         if self.explain_fixed_weights():
             return "not declared"
         return ", ".join(filter(None, [self.weighting, self.reweighting]))
+
+    def explain_few_domains(self, client: str, domains: Sequence[str]) -> str:
+        """Explain why a client with training samples of these domains has too few; empty if it does not."""
+        if len(domains) >= self.domains_per_client:
+            return ""
+        return (
+            f"{self.name} compares the domains within a client, but client {client!r} holds only "
+            f"{' and '.join(map(repr, domains))}: give each at least {self.domains_per_client} domains "
+            "(--partition mixed --heterogeneity 0.5), or use another --method"
+        )
 
     def explain_no_clients(self) -> str:
         """Explain why no clients are averaged at all; empty if they are."""

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from unseen.aggregation import make_average
 from unseen.config import RunConfig
 from unseen.data import DataRequest, DataSet, load_data
@@ -101,6 +103,7 @@ def prepare_run(
     )
     if method.topology == "pooled":
         federation = federation.pool()
+    _require_domains(method, data, federation)
     encoding = None
     if data.columns:
         encoding, data = (fit_table or fit_own_table)(config, data, federation, protection)
@@ -178,6 +181,16 @@ def fit_own_table(
     rows = [federation[position].train for position in range(len(federation))]
     encoding = fit_encoding(data, rows, statistics=cast(Any, config.table_statistics))
     return encoding, encode(data, encoding)
+
+
+def _require_domains(method: Method[Any], data: DataSet, federation: Federation) -> None:
+    """Refuse clients with fewer domains than the method compares within each of them."""
+    if method.domains_per_client < 2:
+        return
+    for position, name in enumerate(federation.names):
+        held = np.unique(data.domain_of[federation[position].train])
+        if reason := method.explain_few_domains(name, [data.domains[number] for number in held]):
+            raise UsageError(reason)
 
 
 def _cap_rounds(config: RunConfig, method: Method[Any]) -> RunConfig:

@@ -20,7 +20,7 @@ from unseen.errors import UnseenError, UsageError
 from unseen.models import FlatState, Network, blocked_maps
 from unseen.seeding import torch_generator
 from unseen.training.feature_augment import FeatureAugmenter
-from unseen.training.gradient_rules import GRADIENT_RULES, clip_gradients, perturbed
+from unseen.training.gradient_rules import GRADIENT_RULES, GradientRule, clip_gradients, perturbed
 from unseen.training.local_config import LocalTrainingConfig
 from unseen.training.optimizer_state import load_state, pick_state, read_state
 from unseen.training.optimizers import FlatOptimizer, make_optimizer, scale_rates
@@ -30,6 +30,7 @@ OPTIMIZER_STATE = "optimizer state"
 """Start of the keys in a client's state under which `--keep-optimizer-state` keeps its optimizers."""
 Loss = Callable[[Batch], Tensor]
 AdjustGradient = Callable[[Tensor, Tensor], None]
+AfterStep = Callable[[Tensor], None]
 Draw = Callable[..., Iterator[Tensor]]
 """Function that draws the positions of one epoch's batches; called like `batch_positions`."""
 Differentiate = Callable[[Loss, Batch], Tensor]
@@ -174,6 +175,8 @@ class ClientWork:
         samples: Samples | None = None,
         companions: Sequence[FlatState] = (),
         adjust_gradient: AdjustGradient | None = None,
+        after_step: AfterStep | None = None,
+        gradient_rule: GradientRule | None = None,
     ) -> None:
         """Train the shared module on `loss`.
 
@@ -184,6 +187,8 @@ class ClientWork:
         adjust_gradient  called with the flat parameters and gradient of the shared module before every step,
                          to change the gradient in place (proximal terms, control variates); after the
                          plan's gradient rule and clipping, which concern the loss alone
+        after_step       called with the flat parameters after every step, to change them in place
+        gradient_rule    where a batch's gradient is computed, for methods with a rule of their own
         """
         if self.differentiate is not None and companions:
             raise UsageError(
@@ -192,7 +197,7 @@ class ClientWork:
             )
         plan = plan or self.plan
         trained = [self.flat, *companions]
-        differentiate = self._gradient_rule(plan, trained)
+        differentiate = self._differentiate_by(gradient_rule, plan, trained)
         gradients = [flat.gradient for flat in trained]
         unwatched = adjust_gradient is None and differentiate == self._backward and plan.clip_norm is None
         optimizers = [
@@ -219,6 +224,8 @@ class ClientWork:
                 adjust_gradient(self.flat.parameters, self.flat.gradient)
             for optimizer in optimizers:
                 optimizer.step()
+            if after_step is not None:
+                after_step(self.flat.parameters)
             self.meter(value, batch)
         if plan.keep_state:
             self._keep_optimizers(optimizers, purpose)
@@ -244,17 +251,32 @@ class ClientWork:
         if all(_all_finite(value) for value in found.values()):
             self.state.update(found)
 
-    def _gradient_rule(self, plan: LocalTrainingConfig, trained: Sequence[FlatState]) -> Differentiate:
-        """Return how a batch's gradient is computed: as the protection or the plan's rule demands."""
-        rule = GRADIENT_RULES[plan.sharpness]
-        if rule.perturbation is None:
-            return self.differentiate or self._backward
-        if self.differentiate is not None:
+    def _differentiate_by(
+        self, own: GradientRule | None, plan: LocalTrainingConfig, trained: Sequence[FlatState]
+    ) -> Differentiate:
+        """Return how a batch's gradient is computed: as the protection and the rule demand."""
+        if own is not None and plan.sharpness != "none":
             raise UsageError(
-                f"--sharpness {plan.sharpness} needs a second gradient of every batch, which differential "
+                f"this --method has a gradient rule of its own, and --sharpness {plan.sharpness} is another: "
+                "use --sharpness none, or another --method"
+            )
+        rule, once = own or GRADIENT_RULES[plan.sharpness], self.differentiate or self._backward
+        if rule.perturbation is None:
+            return once
+        perturbation, rho = rule.perturbation, rule.radius(plan.rho) or 0.0
+        if not rule.needs_gradient:
+
+            def differentiate_shifted(loss: Loss, batch: Batch) -> Tensor:
+                with perturbed(trained, perturbation, rho, only_pass=True):
+                    return once(loss, batch)
+
+            return differentiate_shifted
+        if self.differentiate is not None:
+            asks = "this --method" if own is not None else f"--sharpness {plan.sharpness}"
+            raise UsageError(
+                f"{asks} needs a second gradient of every batch, which differential "
                 "privacy of samples does not account for; use --sharpness none, or another --protect"
             )
-        perturbation, rho = rule.perturbation, rule.radius(plan.rho) or 0.0
 
         def differentiate_twice(loss: Loss, batch: Batch) -> Tensor:
             value = self._backward(loss, batch).detach()

@@ -69,9 +69,15 @@ def coordinate(
     names: Mapping[str, str] | None = None,
 ) -> RunResult:
     """Run (or resume) a job with the sites that Flower connects; `names` as in `SuperLinkConnection`."""
-    if make_method(config.method, config.settings).topology == "pooled":
+    method = make_method(config.method, config.settings)
+    if method.topology == "pooled":
         raise UsageError(
             f"method {config.method!r} pools all data in one place, but on Flower data stays at the sites"
+        )
+    if method.domains_per_client > 1:
+        raise UsageError(
+            f"{method.name} compares the domains within a client, but a site holds a single one: use "
+            "--engine local --partition mixed, or another --method"
         )
     require_separable(partition_config(config))
     if config.precision == "auto":
