@@ -14,6 +14,7 @@ from unseen.hparams import LogUniform, Settings, setting
 from unseen.methods.base import Method, Paper, register
 from unseen.seeding import numpy_generator
 
+PASSED_ON = "model weights that another client gets next"
 MODELS = "circulating models"
 SEEN = "samples of the clients that trained them"
 BASE = "weights at the start of the lap"
@@ -57,14 +58,15 @@ class Relay(Method[RelaySettings]):
     family = "server rule"
     summary = "one model per client circulates, each trained by every client before all are merged"
     paper = Paper(
-        title="No paper; nearest: FedCross: Towards Accurate Federated Learning via Multi-Model "
-        "Cross-Aggregation",
-        authors="Hu, Zhou, Yue, Ling, Huang, Li, Liu, Lian, Chen",
+        title="FedCross: Towards Accurate Federated Learning via Multi-Model Cross-Aggregation",
+        authors="none; nearest: Hu, Zhou, Yue, Ling, Huang, Li, Liu, Lian, Chen",
         year=2024,
         venue="ICDE",
         url="https://arxiv.org/abs/2210.08285",
     )
     circulates = True
+    sends = (PASSED_ON, "number of samples")
+    in_state = (PASSED_ON,)
     needs_individual_updates = True
     no_average = "the models that it merges were each trained by several clients, one after another"
     fixed_weights = ""
