@@ -23,7 +23,7 @@ FIXED = {"deepall", "cwt", "ridge", "class-means", "fedpft"}
 CHOOSABLE = [name for name in METHODS if name not in FIXED]
 OWN = {
     "samples": {"fedavg", "fedprox", "fedavgm", "fednova", "moon", "fedavg-share", "copa", "feddg", "mdfl"}
-    | {"fedsr", "fedcmi", "fedl2r"},
+    | {"fedsr", "fedcmi", "fedl2r", "relay"},
     "uniform": {"ppdg", "pcgrad", "agrsum", "agrrand", "fedbn", "scaffold", "fedga", "fedadg", "csac"},
 }
 
