@@ -25,7 +25,7 @@ OWN = {
     "samples": {"fedavg", "fedprox", "fedavgm", "fednova", "moon", "fedavg-share", "copa", "feddg", "mdfl"}
     | {"fedsr", "fedcmi", "fedl2r", "fedadam", "fedyogi", "fedadagrad", "fedomg", "fedgma", "qfedavg"}
     | {"fpl", "fedproto", "fedlc", "fedccrl", "promptfl", "fedsam", "fedasam", "fedlesam"}
-    | {"irm", "vrex-domains", "groupdro-domains", "coral", "mmd", "fish"},
+    | {"irm", "vrex-domains", "groupdro-domains", "coral", "mmd", "fish", "relay"},
     "uniform": {"ppdg", "pcgrad", "agrsum", "agrrand", "fedbn", "scaffold", "fedga", "fedadg", "csac"}
     | {"afl", "groupdro", "vrex", "feddyn", "fedclip", "fediir", "fishr"},
 }

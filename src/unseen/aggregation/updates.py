@@ -95,6 +95,7 @@ class ServerWork:
     state        the server's own state, kept across rounds
     population   number of clients in the federation, in this round or not; 0 = unknown
     lr           the clients' learning rate in this round; 0 = unknown
+    asked        names of the clients that were asked to train, whether they returned a usable update or not
     diagnostics  numbers that the method adds to the round's record
     """
 
@@ -107,6 +108,7 @@ class ServerWork:
     diagnostics: dict[str, Any] = field(default_factory=dict)
     population: int = 0
     lr: float = 0.0
+    asked: tuple[str, ...] = ()
 
     def generator(self, purpose: str) -> torch.Generator:
         """Create the server's generator for a purpose in this round."""

@@ -191,6 +191,7 @@ class RoundStart:
     """Input of every client of a round.
 
     weights   the global state to start from
+    own       (clients x state) what each client starts from in its place; None = all from `weights`
     received  further tensors that the server sent
     progress  called with the number of samples after every batch
     sealing   what the server's half of the protection sent
@@ -203,6 +204,11 @@ class RoundStart:
     progress: Callable[[int], None] = _unheard
     sealing: Mapping[str, Tensor] = field(default_factory=dict)
     reaction: float = 1.0
+    own: Tensor | None = None
+
+    def of(self, row: int) -> RoundStart:
+        """Return the input of one client, by its row."""
+        return self if self.own is None else replace(self, weights=self.own[row], own=None)
 
 
 class Workspace:

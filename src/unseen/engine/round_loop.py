@@ -233,7 +233,8 @@ class ServerLoop:
             received = {} if number == START_ROUND else experiment.method.broadcast(self.checkpoint.server)
             with blame_sites(self.engine, number):
                 sealing = exchange.begin()
-            start = RoundStart(number, weights, received, self.callbacks.on_samples, sealing, reaction)
+            own = None if number == START_ROUND else self._own_starts(group, number)
+            start = RoundStart(number, weights, received, self.callbacks.on_samples, sealing, reaction, own)
             # Step 3: train locally on every client.
             rows, replies = self.engine.train(group, start)
             # Step 4: log what left the clients, set unusable updates aside, lift the protection.
@@ -254,6 +255,7 @@ class ServerLoop:
                 state=self.checkpoint.server,
                 population=len(experiment.federation),
                 lr=experiment.plan.in_round(max(number, 1), reaction=reaction).lr,
+                asked=tuple(experiment.federation.names[position] for position in group),
             )
             bytes_down += len(group) * (weights.nbytes + sum(value.nbytes for value in received.values()))
             if number in (1, self.schedule.rounds):
@@ -287,6 +289,21 @@ class ServerLoop:
             seconds=round(time.perf_counter() - started, 4),
         )
         return weights
+
+    def _own_starts(self, group: Sequence[int], number: int) -> Tensor | None:
+        """Ask a method whose models circulate for what each client starts from; None = the global weights."""
+        experiment = self.experiment
+        if not experiment.method.circulates:
+            return None
+        own = experiment.method.start_states(
+            [experiment.federation.names[position] for position in group],
+            round=number,
+            seed=experiment.seed,
+            state=self.checkpoint.server,
+        )
+        for row in () if own is None else own:
+            row.copy_(self.engine.workspace.statistics.from_sent(row, before=self.checkpoint.weights))
+        return own
 
     def _reaction(self) -> float:
         """Return the factor of the learning rate that follows from the evaluations so far."""

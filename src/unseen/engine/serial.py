@@ -41,10 +41,10 @@ class SerialEngine:
         experiment = self.workspace.experiment
         names, protected = experiment.federation.names, experiment.protected
         replies = []
-        for row, position in zip(self._rows, clients, strict=True):
+        for place, (row, position) in enumerate(zip(self._rows, clients, strict=True)):
             name = names[position]
             with self.states.open_states(name, round=start.round, protected=protected) as states:
-                update = self.workspace.train_client(position, states[0], start, states[1])
+                update = self.workspace.train_client(position, states[0], start.of(place), states[1])
             reason = self.workspace.reason_against(update)
             if len(update.weights):
                 row.copy_(update.weights)

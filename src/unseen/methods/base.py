@@ -59,6 +59,8 @@ class Method(Configurable[S], ABC):
     family                    group in `unseen list methods`; none = follows from the halves, `find_family`
     topology                  parallel: clients work at the same time on the same weights; serial: the
                               model visits them one after another; pooled: all data in one place
+    circulates                whether clients of a round may start from models of their own (`start_states`),
+                              which other clients have trained before; parallel methods only
     needs_individual_updates  whether the server half uses single clients' states; if not, sums suffice and
                               secure aggregation is possible; where settings decide, set on the instance
     sends                     the kinds of values that leave a client, for the privacy record; `Update.extras`
@@ -103,6 +105,7 @@ class Method(Configurable[S], ABC):
     paper: ClassVar[Paper]
     family: ClassVar[Family | None] = None
     topology: ClassVar[Topology] = "parallel"
+    circulates: ClassVar[bool] = False
     needs_individual_updates: bool = False
     sends: tuple[str, ...] = ("model weights", "number of samples")
     in_state: tuple[str, ...] = ("model weights",)
@@ -261,6 +264,16 @@ class Method(Configurable[S], ABC):
     def broadcast(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Select what the server sends to every client in addition to the weights."""
         return {}
+
+    def start_states(
+        self, clients: Sequence[str], *, round: int, seed: int, state: Mapping[str, Tensor]
+    ) -> Tensor | None:
+        """Choose what each of a round's clients starts from, in new rows (clients x state).
+
+        None = all start from the global weights, which is the default. Only methods that say `circulates`
+        are asked.
+        """
+        return None
 
     def visiting_order(self, clients: Sequence[int], *, round: int, seed: int) -> Sequence[int]:
         """Choose the order in which a serial method visits a round's clients; by default the given one."""

@@ -71,6 +71,23 @@ def check_weighting(config: RunConfig, protection: Protection[Any]) -> None:
         )
 
 
+def check_circulating(config: RunConfig, method: Method[Any]) -> None:
+    """Refuse what compares clients with the global weights of a round where each has a model of its own."""
+    if not method.circulates:
+        return
+    given = {
+        "--clip-update": config.clip_update is not None,
+        "--server-lr": config.server_lr != 1,
+        "--lora-average products": averages_products(config),
+    }
+    for option, used in given.items():
+        if used:
+            raise UsageError(
+                f"{option} acts on every round's step from the global weights, and in {method.name} clients "
+                "start from models of their own, which are merged only after several rounds: leave it out"
+            )
+
+
 def _check_robust(config: RunConfig) -> None:
     """Refuse what else is averaged by other means than the aggregator."""
     if config.head != "random":

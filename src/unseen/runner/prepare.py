@@ -30,7 +30,7 @@ from unseen.models.weight_sources import InitialWeights, find_initial_weights
 from unseen.privacy import PlannedRun, Protection, make_protection
 from unseen.runner.augmentation_checks import check_augmentation, default_augmentation
 from unseen.runner.experiment_setup import averages_products, local_plan, make_experiment
-from unseen.runner.merging_checks import check_merging, check_weighting
+from unseen.runner.merging_checks import check_circulating, check_merging, check_weighting
 from unseen.training import (
     GRADIENT_RULES,
     check_precision,
@@ -280,6 +280,7 @@ def check_names(config: RunConfig) -> tuple[Method[Any], Protection[Any]]:
         raise UsageError(f"--keep-optimizer-state cannot act on {method.name}: {method.own_optimizers}")
     check_weighting(config, protection)
     check_merging(config, method, protection)
+    check_circulating(config, method)
     local_plan(config)
     return method, protection
 

@@ -69,6 +69,19 @@ def test_rows_belong_to_the_clients_asked_for(engines):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+def test_each_client_starts_from_its_own_model_where_they_circulate(engines, workers):
+    engine = engines(workers)
+    common = engine.workspace.flat.read()
+    own = torch.stack([common, common + 0.01, common - 0.01])
+    rows, _ = engine.train((0, 1, 2), RoundStart(1, common, own=own.clone()))
+    rows = rows.clone()
+    for client, start in enumerate(own):
+        alone, _ = engine.train((client,), RoundStart(1, start))
+        assert torch.equal(alone[0], rows[client])
+    assert not torch.equal(rows[1], engine.train((1,), RoundStart(1, common))[0][0])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_reply_says_why_its_update_cannot_be_used(engines, workers):
     engine = engines(workers)
     _, sound, _ = _round(engine)

@@ -7,8 +7,9 @@ header and named arrays. Whoever runs Flower's SuperLink is the coordinator; a s
     ----------  ----------------------------------------------  ------------------------------------------
     census      how images are read (size, ...)                 site's name, classes, samples of each,
                                                                 shape of a sample, fingerprint
-    train       job, round, weights, what the method            per client of the site: weights,
-                broadcasts, each client's state version          what the method sends, counts, loss
+    train       job, round, weights (one model per client       per client of the site: weights,
+                where they circulate), what the method          what the method sends, counts, loss
+                broadcasts, each client's state version
     consult     messages of the protection's server side        each client's answer or refusal
     evaluate    job, weights, which splits                      sums from which metrics are computed
 

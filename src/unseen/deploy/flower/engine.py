@@ -18,7 +18,7 @@ from unseen.deploy.coordinator.answer_checks import (
     read_sums,
     without_lone_losses,
 )
-from unseen.deploy.flower.message import SiteMessage, to_arrays
+from unseen.deploy.flower.message import Arrays, SiteMessage, to_arrays
 from unseen.deploy.flower.sites import Sites
 from unseen.engine.base import Answer, NoAnswer, Reply
 from unseen.engine.experiment import EvaluationSet, Experiment, RoundStart, Workspace
@@ -67,14 +67,10 @@ class FlowerEngine:
         names, at_site = self._places(clients)
         needed = min(self.min_sites, len(at_site))
         self.sites.wait_for(at_site, at_least=needed)
-        arrays = (
-            to_arrays({"weights": start.weights})
-            | to_arrays(start.received, prefix="received/")
-            | to_arrays(start.sealing, prefix="sealing/")
-        )
+        arrays = to_arrays(start.received, prefix="received/") | to_arrays(start.sealing, prefix="sealing/")
         reaction = {} if start.reaction == 1 else {"reaction": start.reaction}
         messages = {
-            site: SiteMessage(self._about(own, start.round) | reaction, arrays)
+            site: SiteMessage(self._about(own, start.round) | reaction, arrays | _starts(own, names, start))
             for site, own in at_site.items()
         }
         answers = self.sites.ask("train", messages)
@@ -237,3 +233,10 @@ class FlowerEngine:
 
     def close(self) -> None:
         """Do nothing: the sites stay connected for the next run."""
+
+
+def _starts(own: Sequence[str], names: Sequence[str], start: RoundStart) -> Arrays:
+    """Return what a site's own clients start from: the global weights, or one model for each of them."""
+    if start.own is None:
+        return to_arrays({"weights": start.weights})
+    return to_arrays({name: start.of(names.index(name)).weights for name in own}, prefix="starts/")

@@ -239,14 +239,15 @@ class SitePart:
         )
 
     def train(self, request: SiteMessage) -> SiteMessage:
-        """Train the named clients from the received weights."""
+        """Train the named clients from the received weights, or each from those received for it."""
         experiment, states = self.experiment, self._states(request)
         positions = {name: experiment.federation.position(name) for name in request.header["clients"]}
         for position in positions.values():
             self._check_size(position)
+        own_starts = request.below("starts/")
         start = RoundStart(
             self._round(request),
-            to_tensor(request.arrays["weights"]),
+            torch.empty(0) if own_starts else to_tensor(request.arrays["weights"]),
             request.below("received/"),
             sealing=request.below("sealing/"),
             reaction=request.header.get("reaction", 1.0),
@@ -256,7 +257,8 @@ class SitePart:
         )
         for name, position in positions.items():
             with states.open_states(name, round=start.round, protected=experiment.protected) as own:
-                update = self.workspace.train_client(position, own[0], start, own[1])
+                begun = replace(start, weights=own_starts[name]) if own_starts else start
+                update = self.workspace.train_client(position, own[0], begun, own[1])
             self._warn_of(update, name, start.round)
             reply.header["clients"][name] = _numbers(update)
             reply.arrays[f"{name}/weights"] = pack_weights(update.weights, experiment.update_dtype)

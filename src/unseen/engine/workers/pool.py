@@ -104,6 +104,8 @@ class WorkerEngine:
     def train(self, clients: Sequence[int], start: RoundStart) -> tuple[Tensor, list[Reply]]:
         """Train the clients, the one with most samples first."""
         self._weights.copy_(start.weights)
+        if start.own is not None:
+            self._rows[: len(clients)].copy_(start.own)
         federation = self.workspace.experiment.federation
         names = [federation.names[position] for position in clients]
         sent, sealing, versions = as_arrays(start.received), as_arrays(start.sealing), self.states.versions
@@ -117,6 +119,7 @@ class WorkerEngine:
                 protection_version=versions.get(protection_key(names[row])),
                 sealing=sealing,
                 reaction=start.reaction,
+                starts_in_row=start.own is not None,
             )
             for row, position in enumerate(clients)
         ]

@@ -56,6 +56,7 @@ class TrainTask:
     protection_version  the same for its state for the protection
     sealing             message of the protection's server half
     reaction            as in `RoundStart`
+    starts_in_row       whether the row holds what the client starts from; if not, that are the global weights
     """
 
     position: int
@@ -66,6 +67,7 @@ class TrainTask:
     protection_version: int | None = None
     sealing: dict[str, Array] = field(default_factory=dict)
     reaction: float = 1.0
+    starts_in_row: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ class _Worker:
         self._set_versions({name: task.version, key: task.protection_version})
         start = RoundStart(
             task.round,
-            self.weights,
+            self.rows[task.row] if task.starts_in_row else self.weights,
             as_tensors(task.received),
             self._count,
             as_tensors(task.sealing),
