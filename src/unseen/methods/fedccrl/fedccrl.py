@@ -137,8 +137,7 @@ class FedCCRL(Method[FedCCRLSettings]):
         self, update: Update, *, plan: LocalTrainingConfig, outputs: int, own: Sequence[int]
     ) -> str:
         """Refuse statistics that no images of the client have."""
-        sent = update.extras.get(STATISTICS)
-        usable = sent is None or could_be_statistics(sent, images=update.samples)
+        usable = could_be_statistics(update.extras.get(STATISTICS), images=update.samples)
         return "" if usable else "sent channel statistics that no images have"
 
     def server(self, work: ServerWork) -> Tensor:
@@ -163,8 +162,10 @@ def image_statistics(work: ClientWork, *, fraction: float) -> Tensor:
     return torch.cat(parts)
 
 
-def could_be_statistics(sent: Tensor, *, images: int) -> bool:
-    """Check whether values are what `image_statistics` returns for some of that many images."""
+def could_be_statistics(sent: Tensor | None, *, images: int) -> bool:
+    """Check whether values are what `image_statistics` returns for some of that many images, or none."""
+    if sent is None:
+        return True
     if sent.dtype is not torch.float32 or sent.ndim != 3 or sent.shape[1] != 2:
         return False
     return 0 < len(sent) <= images and bool((sent[:, 1] >= 0).all())
