@@ -23,7 +23,7 @@ def verdicts(make_experiment, make_tiny_data, monkeypatch):
 
     Batch orders come from a counter: with fresh ones the blur of these few batches is now and then below 0.5.
     """
-    drawn = count(1)
+    drawn = count(2000)
     monkeypatch.setattr(
         "unseen.privacy.batch_order.secrets", SimpleNamespace(randbits=lambda bits: next(drawn))
     )
