@@ -3,7 +3,8 @@
     python benchmarks/calibration_study.py BENCH_OR_RUN ... [--out results/calibration] [--promise 0.9]
 
 Reads `calibration.json` and the records of every run below the given folders; trains nothing and needs no
-data. Per data set it writes DATA.json: for every run and score the coverage and mean set size on each unseen domain by
+data. Per data set it writes DATA.json: for every run and score the coverage and mean set size on each unseen
+domain by
 
     pooled, worst-source, widened  rules of one run alone, from its sources' validation samples
     unseen                         from its validation domains, where it has any
