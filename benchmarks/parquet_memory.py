@@ -26,12 +26,16 @@ ROWS_PER_GROUP = 100
 PER_SHARD = 512
 
 READ = """
-import resource, sys
+import re, sys
+from pathlib import Path
+def peak():
+    # getrusage would count the parent's memory before exec as well
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 from unseen.data import DataRequest, load_data
 from unseen.data.images.parquet_images import ParquetImagesFormat
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 data = load_data(DataRequest(sys.argv[1], image_size=64))
-print(len(data), before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(len(data), before, peak())
 """
 
 

@@ -288,7 +288,7 @@ def _read_schema(path: Path) -> Any:
 
 
 def _open(path: Path) -> Any:
-    """Open a Parquet file so that column chunks are read in small pieces."""
+    """Open a Parquet file so that column chunks are read page by page; a page is the least that is held."""
     try:
         from pyarrow import parquet
     except ImportError as error:
