@@ -2,15 +2,16 @@
 
     python benchmarks/calibration_study.py BENCH_OR_RUN ... [--out results/calibration] [--promise 0.9]
 
-Reads `calibration.json` and the records of every run below the given folders; trains nothing and needs no data. Per data
-set it writes DATA.json: for every run and score the coverage and mean set size on each unseen domain by
+Reads `calibration.json` and the records of every run below the given folders; trains nothing and needs no
+data. Per data set it writes DATA.json: for every run and score the coverage and mean set size on each unseen
+domain by
 
     pooled, worst-source, widened   rules of one run alone, from its sources' validation samples
     unseen                          from its validation domains, where it has any
-    across-clean                    from other runs' scores on domains that they held out and that are sources here,
-                                    where those runs never saw this run's held-out domain
-    across                          the same, where they did train on it (as in an ordinary leave-one-out grid): a
-                                    little optimistic, so it is kept apart
+    across-clean                    from other runs' scores on domains that they held out and that are sources
+                                    here, where those runs never saw this run's held-out domain
+    across                          the same, where they did train on it (as in an ordinary leave-one-out
+                                    grid): a little optimistic, so it is kept apart
 """
 
 from __future__ import annotations
