@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from tiny_sites import QUICK, TINY, LoopbackGrid, tiny_job, write_policy
 
+from unseen.calibration import Measurement
 from unseen.callbacks.base import Callback, StopTrainingError
 from unseen.config import RunConfig
 from unseen.deploy import site_summary as census
@@ -165,9 +167,37 @@ def test_the_held_out_site_is_never_asked_to_train_and_sends_sums_only(
     go(grid, tiny_job(images, method="csac", settings=QUICK["csac"]), tmp_path / "run")
     asked = [(question.header["ask"], answer) for site, question, answer in grid.log if site == "held"]
     assert {what for what, _ in asked} == {"census", "evaluate"}
+    details = {(f"detail:{name}", array.shape) for name, array in Measurement("classes").zeros(3).items()}
     for what, answer in asked:
         shapes = {(name.partition("/")[2], array.shape) for name, array in answer.arrays.items()}
-        assert shapes == ({("confusion", (3, 3)), ("loss", (1,))} if what == "evaluate" else set())
+        plain = {("confusion", (3, 3)), ("loss", (1,))} if what == "evaluate" else set()
+        assert shapes in (plain, plain | details)
+    assert shapes == plain | details, "only the evaluation at the end is in detail"
+
+
+def test_calibration_is_that_of_one_machine_to_the_last_digits(
+    grid: LoopbackGrid, images: Path, tmp_path: Path
+) -> None:
+    there = go(grid, tiny_job(images, calibrate="vector"), tmp_path / "there")
+    here = run(tiny_job(images, calibrate="vector"), out=tmp_path / "here")
+    for key in ("details", "calibration", "conformal"):
+        assert there.values[key] == here.values[key]
+    files = [RunFolder(each.folder).calibration.read_bytes() for each in (there, here)]
+    assert files[0] == files[1]
+
+
+def test_a_site_that_lists_what_may_leave_keeps_the_details_and_the_run_ends_well(
+    grid: LoopbackGrid, images: Path, tmp_path: Path
+) -> None:
+    kinds = ["model weights", "number of samples", "batch-norm statistics"]
+    for site in grid.sites:
+        if site.name == "held":
+            write_policy(site.home, f"{TINY}values = {json.dumps(kinds)}\n")
+    found = go(grid, tiny_job(images), tmp_path / "run")
+    final = read_records(RunFolder(tmp_path / "run").records)[-1]
+    with_details = {score["domain"] for score in final["scores"] if "details" in score}
+    assert with_details and "held" not in with_details
+    assert found.metrics["target"]["accuracy"] >= 0
 
 
 def test_memory_lies_at_the_sites_and_nowhere_else(grid: LoopbackGrid, images: Path, tmp_path: Path) -> None:
