@@ -12,21 +12,12 @@ from itertools import combinations
 from pathlib import Path
 
 import unseen.methods
+from unseen.methods.base import Method
 
 FOLDER = Path(unseen.methods.__file__).parent
 SHORTEST = 6
 """So many lines of the same shape are a repeat."""
-FACTS = {
-    "name",
-    "title",
-    "summary",
-    "paper",
-    "topology",
-    "needs_individual_updates",
-    "sends",
-    "in_state",
-    "merges",
-}
+FACTS = set(Method.__annotations__)
 """What a method's class says of itself."""
 NO_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER
