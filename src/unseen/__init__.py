@@ -13,25 +13,30 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
+    from unseen.bench.bench_result import BenchResult, load_bench
     from unseen.data import from_arrays
     from unseen.data.python_data import from_datasets, from_torch
     from unseen.runner.run import RunResult, train
     from unseen.serving import load_model
 
 __all__ = [
+    "BenchResult",
     "RunResult",
     "__version__",
     "from_arrays",
     "from_datasets",
     "from_torch",
+    "load_bench",
     "load_model",
     "train",
 ]
 _HOMES = {
+    "BenchResult": "unseen.bench.bench_result",
     "RunResult": "unseen.runner.run",
     "from_arrays": "unseen.data",
     "from_datasets": "unseen.data.python_data",
     "from_torch": "unseen.data.python_data",
+    "load_bench": "unseen.bench.bench_result",
     "load_model": "unseen.serving",
     "train": "unseen.runner.run",
 }

@@ -11,8 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from unseen.errors import UnseenError
 
 Record = dict[str, Any]
@@ -159,6 +157,8 @@ def locked(lock: Path, *, place: Path, option: str = "--out", private: bool = Fa
 
     private  keep the lock's folder from other users if it is new
     """
+    from filelock import FileLock, Timeout
+
     guard = FileLock(lock, timeout=0)
     try:
         make_folder(lock.parent, private=private)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from types import NoneType, UnionType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Generic,
     Literal,
@@ -23,9 +24,10 @@ from typing import (
     get_type_hints,
 )
 
-import numpy as np
-
 from unseen.errors import UsageError, unknown_name
+
+if TYPE_CHECKING:
+    import numpy as np
 
 S = TypeVar("S", bound="Settings")
 

@@ -19,7 +19,6 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -107,6 +106,8 @@ class Registry(Generic[T]):
             load_plugin_files()
         if loaded:
             return
+        from importlib.metadata import entry_points
+
         for module in self.builtin:
             importlib.import_module(module)
         for point in entry_points(group=self.group):

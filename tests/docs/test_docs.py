@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
     *sorted(ROOT.glob("docs/**/*.md")),
     *sorted(ROOT.glob("results/**/*.md")),
 ]

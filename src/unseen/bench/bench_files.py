@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from unseen.bench.bench_figures import FigureContext, draw_bench
-from unseen.bench.bench_folder import BenchFolder
 from unseen.bench.bench_page import bench_page
+from unseen.bench.bench_result import load_bench
 from unseen.bench.bench_summary import BenchSummary, summarize_bench
 from unseen.bench.grid import Grid
-from unseen.bench.results import JobResult, read_results
+from unseen.bench.results import JobResult
 from unseen.bench.tables.render import latex_file, to_csv, to_markdown
 from unseen.bench.tables.sheet import Sheet
 from unseen.errors import unknown_name
@@ -103,10 +103,9 @@ def rewrite_bench(folder: Path, *, figures: Path | None = None) -> tuple[Outputs
 
     figures  also write every figure as a PNG image into this folder
     """
-    place = BenchFolder(folder)
-    grid, results = Grid.from_toml(place.grid), read_results(place.results)
-    drawn = write_bench_figures(grid, results, figures) if figures else []
-    return write_outputs(folder, grid, results), drawn
+    found = load_bench(folder)
+    drawn = write_bench_figures(found.grid, found.results, figures) if figures else []
+    return write_outputs(folder, found.grid, found.results), drawn
 
 
 def write_bench_figures(

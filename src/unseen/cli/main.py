@@ -21,6 +21,7 @@ from unseen.cli.federation_command import (
     revoke_command,
     status_command,
 )
+from unseen.cli.help_command import help_command
 from unseen.cli.join_command import join_command
 from unseen.cli.list_command import app as list_app
 from unseen.cli.options import PluginOption
@@ -51,6 +52,7 @@ app.command("report")(report_command)
 app.command("audit")(audit_command)
 app.command("predict")(predict_command)
 app.command("export")(export_command)
+app.command("help")(help_command)
 for _name, _command in (
     ("up", up_command),
     ("invite", invite_command),

@@ -17,8 +17,10 @@ from unseen.config import RunConfig
 from unseen.data import DataSet
 from unseen.engine import Engine, Schedule, ServerLoop, make_engine
 from unseen.errors import UsageError
+from unseen.frames import make_frame
 from unseen.report import write_report
 from unseen.report.curves import score_curves
+from unseen.report.notebook import run_html, score_rows
 from unseen.report.png import to_png
 from unseen.runner.effort import with_effort
 from unseen.runner.finalize import finalize
@@ -49,6 +51,17 @@ class RunResult:
     def model(self) -> SavedModel:
         """The trained model, loaded on first use."""
         return load_model(self.folder)
+
+    def frame(self, library: str | None = None) -> Any:
+        """Return a data frame with one line per evaluated round, domain and split.
+
+        library  "pandas" or "polars"; if not given, pandas where it is installed, else polars
+        """
+        return make_frame(score_rows(read_run(self.folder)), library=library)
+
+    def _repr_html_(self) -> str:
+        """Show the result in a notebook: the headline, and the scores under every selection rule."""
+        return run_html(read_run(self.folder))
 
     def as_run_end(self) -> RunEnd:
         """Describe the finished run for callbacks; its figures are drawn only on request."""
