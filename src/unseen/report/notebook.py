@@ -41,8 +41,10 @@ def notebook_html(about: object, tables: Sequence[NotebookTable], *, page: Path)
 def run_html(run: Run) -> str:
     """Show a run's headline and the scores of its kept round under every selection rule."""
     found = result_table(run)
-    table = found and NotebookTable(found.headers, [("", found.rows)], text_columns=found.text_columns)
-    return notebook_html(headline(run), [table] if table else [], page=RunFolder(run.folder).report)
+    tables = []
+    if found is not None:
+        tables.append(NotebookTable(found.headers, [("", found.rows)], text_columns=found.text_columns))
+    return notebook_html(headline(run), tables, page=RunFolder(run.folder).report)
 
 
 def score_rows(run: Run) -> list[dict[str, Any]]:
