@@ -164,8 +164,8 @@ def test_with_one_source_there_is_no_yardstick():
     assert "only source" in " ".join(judge(found, None, None, samples=100).reasons)
 
 
-def difference(p, unusual):
-    return SiteDifference(1.0, 1.0, {"distance": unusual}, {"mean": p}, (), (), True)
+def difference(p, unusual, distance=1.0):
+    return SiteDifference(distance, 1.0, {"distance": unusual}, {"mean": p}, (), (), True)
 
 
 @pytest.mark.parametrize(
@@ -183,3 +183,9 @@ def difference(p, unusual):
 def test_verdicts(p, unusual, expected, samples, verdict, half):
     estimate = AccuracyEstimate(expected, expected - half, expected + half)
     assert judge(difference(p, unusual), estimate, 0.9, samples=samples).name == verdict
+
+
+@pytest.mark.parametrize(("p", "verdict"), [(0.001, UNFIT), (0.5, FIT)])
+def test_no_estimate_reaches_a_far_site(p, verdict):
+    estimate = AccuracyEstimate(0.95, 0.9, 1.0)
+    assert judge(difference(p, 0.02, distance=2.1), estimate, 0.9, samples=100).name == verdict

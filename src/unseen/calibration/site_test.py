@@ -27,6 +27,8 @@ LEVEL = 0.05
 """A site with a smaller p-value is called different."""
 TOLERATED_DROP, LARGEST_DROP = 0.05, 0.15
 """Expected loss of accuracy up to which a model is fit, and beyond which it is of no use."""
+FAR = 2.0
+"""How many times as far away as the farthest source a different site may be; no estimate reaches beyond."""
 MANY_UNUSUAL = 0.5
 """Fraction of unusual samples beyond which a model is of no use at a different site."""
 SMALLEST_SHIFT = 1e-3
@@ -99,6 +101,11 @@ class SiteDifference:
     def p_value(self) -> float:
         """The site's p-value: the smallest of the tests, times their number."""
         return min(1.0, len(self.p_values) * min(self.p_values.values()))
+
+    @property
+    def far(self) -> bool:
+        """Whether the site is different, and far beyond the distances between the sources."""
+        return self.different and self.yardstick and self.distance > FAR * self.allowed
 
     @property
     def different(self) -> bool:
@@ -206,6 +213,11 @@ def judge(
                 f"a loss of accuracy of more than {LARGEST_DROP:.0%} cannot be ruled out by this estimate"
             )
             uncertain = True
-    useless = drop > LARGEST_DROP or (difference.different and unusual > MANY_UNUSUAL)
+    if difference.far:
+        reasons.append(
+            f"its distance {difference.distance:.2f} is beyond {FAR:g} times that of any source from the others "
+            f"({difference.allowed:.2f}): no estimate of the accuracy reaches there"
+        )
+    useless = drop > LARGEST_DROP or difference.far or (difference.different and unusual > MANY_UNUSUAL)
     doubtful = difference.different or drop > TOLERATED_DROP or uncertain or samples < FEWEST
     return Verdict(UNFIT if useless else CARE if doubtful else FIT, tuple(reasons))

@@ -212,9 +212,9 @@ def _with_doubt(
     """Add calibrated probability, prediction set or interval, and distance, as far as the model has them."""
     card, calibration, reference = saved.card, saved.calibration, saved.reference
     added: list[dict[str, Any]] = [{} for _ in described]
-    values = outputs.double().numpy()
+    values = np.nan_to_num(outputs.double().numpy())
     if calibration is not None and card.task_type.has_classes:
-        chances = np.nan_to_num(calibration.probabilities(values)).max(axis=1)
+        chances = calibration.probabilities(values).max(axis=1)
         for own, chance in zip(added, chances.tolist(), strict=True):
             own["calibrated"] = chance
         if calibration.limits:
