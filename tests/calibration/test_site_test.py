@@ -189,3 +189,10 @@ def test_verdicts(p, unusual, expected, samples, verdict, half):
 def test_no_estimate_reaches_a_far_site(p, verdict):
     estimate = AccuracyEstimate(0.95, 0.9, 1.0)
     assert judge(difference(p, 0.02, distance=2.1), estimate, 0.9, samples=100).name == verdict
+
+
+@pytest.mark.parametrize(("measured", "verdict"), [(0.2, UNFIT), (0.82, CARE), (0.88, FIT)])
+def test_a_measured_accuracy_counts_instead_of_the_estimate(measured, verdict):
+    estimate = AccuracyEstimate(0.9, 0.5, 1.0)
+    found = judge(difference(0.5, 0.02), estimate, 0.9, samples=100, measured=measured)
+    assert found.name == verdict

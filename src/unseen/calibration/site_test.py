@@ -180,12 +180,18 @@ class Verdict(NamedTuple):
 
 
 def judge(
-    difference: SiteDifference, expected: AccuracyEstimate | None, accuracy: float | None, *, samples: int
+    difference: SiteDifference,
+    expected: AccuracyEstimate | None,
+    accuracy: float | None,
+    *,
+    samples: int,
+    measured: float | None = None,
 ) -> Verdict:
     """Decide whether a model is fit for a site.
 
     expected  accuracy estimated there; None where there are no classes
     accuracy  on the sources
+    measured  accuracy at the site, where there are labels: it counts instead of the estimate
     """
     reasons = []
     if samples < FEWEST:
@@ -208,15 +214,18 @@ def judge(
             f"expected accuracy {expected.accuracy:.1%} ({expected.low:.1%} to {expected.high:.1%}), "
             f"on the sources {accuracy:.1%}"
         )
-        if accuracy - expected.low > LARGEST_DROP:
+        if measured is not None:
+            drop = accuracy - measured
+            reasons.append(f"measured accuracy {measured:.1%}")
+        elif accuracy - expected.low > LARGEST_DROP:
             reasons.append(
                 f"a loss of accuracy of more than {LARGEST_DROP:.0%} cannot be ruled out by this estimate"
             )
             uncertain = True
     if difference.far:
         reasons.append(
-            f"its distance {difference.distance:.2f} is beyond {FAR:g} times that of any source from the others "
-            f"({difference.allowed:.2f}): no estimate of the accuracy reaches there"
+            f"its distance {difference.distance:.2f} is beyond {FAR:g} times that of any source from the "
+            f"others ({difference.allowed:.2f}): no estimate of the accuracy reaches there"
         )
     useless = drop > LARGEST_DROP or difference.far or (difference.different and unusual > MANY_UNUSUAL)
     doubtful = difference.different or drop > TOLERATED_DROP or uncertain or samples < FEWEST

@@ -178,16 +178,19 @@ def check_site(
     by_distance = sorted(done, key=lambda item: item.distance or 0.0)
     number = min(SHOWN, len(done) // 2)
     chosen = (*by_distance[:number], *by_distance[len(done) - number :])
+    accuracy = _accuracy(predictions, labels)
     shown = [Sample(item, pixels(item.name)) for item in chosen]
     return SiteCheck(
         samples=sums.moments.samples,
         failed=len(predictions) - len(done),
         difference=difference,
-        verdict=judge(difference, expected, reference.accuracy, samples=sums.moments.samples),
+        verdict=judge(
+            difference, expected, reference.accuracy, samples=sums.moments.samples, measured=accuracy
+        ),
         reference=reference,
         expected=expected,
         mean_confidence=None if expected is None else sums.total_confidence / sums.moments.samples,
-        accuracy=_accuracy(predictions, labels),
+        accuracy=accuracy,
         usual=tuple(shown[:number]),
         unusual=tuple(reversed(shown[number:])),
     )
