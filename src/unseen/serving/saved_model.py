@@ -110,7 +110,7 @@ class SavedModel:
         device = next(network.parameters()).device
         with torch.inference_mode():
             prepared = self.card.normalize(inputs.to(device))
-            features = None
+            features: Tensor | None = None
             if network.shown_features:
                 outputs, features = network.outputs_and_features(prepared)
             else:
