@@ -199,6 +199,13 @@ class RunConfig:
         TRAINING,
         choices=("temperature", "vector", "none"),
     )
+    site_moments: str = option(
+        "auto",
+        "Sums of the sources' validation features, kept with the model for 'unseen check-site'; auto: where "
+        "the model has features and no protection forbids it.",
+        TRAINING,
+        choices=("auto", "none"),
+    )
     selection: str = option(
         SourceValidation.name, "Rule that selects the round.", TRAINING, registry="selection-rules"
     )

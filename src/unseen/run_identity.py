@@ -54,6 +54,7 @@ LATER: dict[str, Any] = {
     "data_settings": {},
     "evaluate_clients": False,
     "calibrate": "temperature",
+    "site_moments": "auto",
 }
 """Fields that were added later: at these values they leave a run's identity as it was without them."""
 LATER_PROTECTION: dict[str, Any] = {"batch_seed": "secret"}

@@ -58,7 +58,10 @@ def test_csv_goes_to_standard_output_and_the_summary_to_the_eye(
     answer = unseen("predict", digits_run, pictures)
     assert answer.code == 0
     rows = rows_of(answer.out)
-    assert list(rows[0]) == ["file", "class", "probability", "error"]
+    doubt = ["calibrated", "set", "distance", "unusual"]
+    assert list(rows[0]) == ["file", "class", "probability", *doubt, "error"]
+    assert rows[0]["class"] in rows[0]["set"].split("|") and float(rows[0]["distance"]) > 0
+    assert rows[0]["unusual"] in {"yes", "no"} and all(rows[-1][name] == "" for name in doubt)
     assert [row["file"] for row in rows] == [f"a/{row:02}.png" for row in range(0, 40, 8)] + [
         "broken [x].png"
     ]
@@ -94,7 +97,7 @@ def test_json_is_all_there_is_on_standard_output(unseen, digits_run: Path, pictu
     assert answer.code == 0
     assert found["task"] == "classification"
     assert [set(item) for item in found["predictions"]] == [
-        {"file", "class", "probability", "ranked"}
+        {"file", "class", "probability", "calibrated", "set", "distance", "unusual", "ranked"}
     ] * 5 + [{"file", "error"}]
     assert len(found["predictions"][0]["ranked"]) == 3
 

@@ -14,15 +14,20 @@ import numpy as np
 import numpy.typing as npt
 
 from unseen.calibration.conformal import SCORES, class_scores
+from unseen.calibration.expected_accuracy import confidence_sums
 from unseen.calibration.histograms import ERROR_EDGES, SCORE_EDGES, Counts, Floats, count_bins
+from unseen.calibration.moments import MOST_DIMENSIONS, Gaussian, Moments, count_products, moment_sums
 from unseen.calibration.ranking import count_ranking, ranking_edges
 from unseen.calibration.reliability import BINS, log_softmax, proper_scores, reliability_sums
 from unseen.calibration.scaling import LOG_TEMPERATURES, UNSCALED, Scaling, temperature_sums, vector_sums
+from unseen.calibration.site_reference import DISTANCE_EDGES, ENERGY_EDGES, energies
 from unseen.errors import UnseenError, unknown_name
 from unseen.printable import printable
 
 Sums: TypeAlias = dict[str, npt.NDArray[Any]]
-KINDS = ("temperature", "vector", "classes", "values")
+FEATURE_KINDS = ("moments", "distances")
+"""Kinds that sum up features; they come from the network together with its outputs."""
+KINDS = ("temperature", "vector", "classes", "values", *FEATURE_KINDS)
 _INTEGERS = np.int64
 
 
@@ -31,19 +36,33 @@ class Measurement:
     """What to sum.
 
     kind     `temperature`: NLL and slope at a grid of temperatures; `vector`: NLL, gradient and Hessian of
-             vector scaling; `classes`: reliability, ranking and conformal scores; `values`: errors
+             vector scaling; `classes`: reliability, ranking and conformal scores; `values`: errors;
+             `moments`: features, squares and products; `distances`: distances, energies and confidence
     scaling  of the logits, before what the user takes away is measured
+    features length of a feature vector, where features are summed up
+    origin   where `distances` are measured from
     """
 
     kind: str
     scaling: Scaling = UNSCALED
+    features: int = 0
+    origin: Gaussian | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise unknown_name("measurement", printable(self.kind, longest=40), KINDS)
+        if (self.features > 0) != (self.kind in FEATURE_KINDS) or (self.origin is None) != (
+            self.kind != "distances"
+        ):
+            raise UnseenError(f"an incomplete measurement of {self.kind}")
 
-    def sums(self, outputs: Floats, targets: npt.NDArray[Any]) -> Sums:
-        """Sum over a batch of logits (samples x classes), or of predicted values (samples x 1)."""
+    def sums(self, outputs: Floats, targets: npt.NDArray[Any], features: Floats | None = None) -> Sums:
+        """Sum over a batch of logits (samples x classes), or of predicted values (samples x 1).
+
+        features  of the same samples, where they are summed up
+        """
+        if features is not None:
+            return self._feature_sums(outputs, targets, features)
         if self.kind == "values":
             errors = np.abs(outputs.reshape(-1) - targets.reshape(-1))
             return {"absolute": np.array([errors.sum()]), "errors": count_bins(errors, ERROR_EDGES)}
@@ -52,6 +71,26 @@ class Measurement:
         if self.kind == "vector":
             return {"vector": vector_sums(outputs, targets, self.scaling)}
         return self._class_sums(outputs, targets)
+
+    def _feature_sums(self, outputs: Floats, targets: Counts, features: Floats) -> Sums:
+        classes = outputs.shape[1] > 1
+        if self.origin is None:
+            sums, products = moment_sums(features)
+            found: Sums = {"features": sums, "products": products}
+            if classes:
+                found["predicted"] = np.bincount(outputs.argmax(axis=1), minlength=outputs.shape[1])
+            return found
+        found = {"distance": count_bins(self.origin.distances(features), DISTANCE_EDGES)}
+        if classes:
+            probabilities = np.exp(log_softmax(self.scaling.apply(outputs)))
+            found["energy"] = count_bins(energies(outputs), ENERGY_EDGES)
+            found["confidence"] = confidence_sums(probabilities, targets)
+        return found
+
+    def moments(self, sums: Sums, samples: int) -> Moments:
+        """Return the sums of the kind `moments` as such."""
+        predicted = sums.get("predicted", np.zeros(0, _INTEGERS))
+        return Moments(samples, sums["features"], sums["products"], predicted)
 
     def _class_sums(self, logits: Floats, targets: Counts) -> Sums:
         plain, scaled = log_softmax(logits), log_softmax(self.scaling.apply(logits))
@@ -82,6 +121,8 @@ class Measurement:
             return {"temperature": np.zeros((2, len(LOG_TEMPERATURES)))}
         if self.kind == "vector":
             return {"vector": np.zeros(1 + 2 * outputs + 4 * outputs**2)}
+        if self.kind in FEATURE_KINDS:
+            return self._feature_zeros(outputs)
         scores = [f"{part}_{kind}" for kind in SCORES for part in ("true", "all", "least")]
         return {
             "ranking": np.zeros((outputs, 2, len(ranking_edges(outputs)) + 1), _INTEGERS),
@@ -89,6 +130,20 @@ class Measurement:
             **{f"proper_{when}": np.zeros(2) for when in ("before", "after")},
             **{name: np.zeros(len(SCORE_EDGES) + 1, _INTEGERS) for name in scores},
         }
+
+    def _feature_zeros(self, outputs: int) -> Sums:
+        found: Sums
+        if self.origin is None:
+            found = {
+                "features": np.zeros((2, self.features)),
+                "products": np.zeros(count_products(self.features)),
+            }
+            return found | ({"predicted": np.zeros(outputs, _INTEGERS)} if outputs > 1 else {})
+        found = {"distance": np.zeros(len(DISTANCE_EDGES) + 1, _INTEGERS)}
+        if outputs > 1:
+            found["energy"] = np.zeros(len(ENERGY_EDGES) + 1, _INTEGERS)
+            found["confidence"] = np.zeros((2, len(SCORE_EDGES) + 1), _INTEGERS)
+        return found
 
     def explain_impossible(self, sums: Mapping[str, npt.NDArray[Any]], samples: int, outputs: int) -> str:
         """Explain why these cannot be the sums over so many samples; "" if they can."""
@@ -102,15 +157,49 @@ class Measurement:
                 not np.isfinite(array).all() or array[0].sum() != samples or (array[1:] > array[:1]).any()
             ):
                 return f"sums {name!r} that no probabilities have"
+            if name == "features" and not (
+                np.isfinite(array).all() and (array[0] ** 2 <= samples * array[1] * (1 + 1e-6) + 1e-9).all()
+            ):
+                return "sums of features and squares that no features have"
         return ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the measurement as JSON values."""
-        return {"kind": self.kind, "scaling": self.scaling.to_dict()}
+        values: dict[str, Any] = {"kind": self.kind, "scaling": self.scaling.to_dict()}
+        if self.features:
+            values["features"] = self.features
+        if self.origin is not None:
+            values["origin"] = {
+                "mean": self.origin.mean.tolist(),
+                "covariance": self.origin.covariance.tolist(),
+                "samples": self.origin.samples,
+            }
+        return values
 
     @classmethod
-    def from_dict(cls, values: Any, *, outputs: int) -> Measurement:
-        """Read a measurement that was asked for; anything else than `to_dict` returns is refused."""
-        if not isinstance(values, dict) or values.keys() != {"kind", "scaling"}:
+    def from_dict(cls, values: Any, *, outputs: int, features: int = 0) -> Measurement:
+        """Read a measurement that was asked for; anything else than `to_dict` returns is refused.
+
+        features  length of the model's feature vectors; 0 if it has none that could be summed up
+        """
+        known = {"kind", "scaling", "features", "origin"}
+        if not isinstance(values, dict) or not {"kind", "scaling"} <= values.keys() <= known:
             raise UnseenError("was asked for an unreadable measurement")
-        return cls(str(values["kind"]), Scaling.from_dict(values["scaling"], outputs=outputs))
+        asked = values.get("features", 0)
+        if type(asked) is not int or asked not in (0, features):
+            raise UnseenError(f"was asked to sum up other features than the model's {features}")
+        origin = _read_origin(values["origin"], features) if "origin" in values else None
+        return cls(str(values["kind"]), Scaling.from_dict(values["scaling"], outputs=outputs), asked, origin)
+
+
+def _read_origin(values: Any, features: int) -> Gaussian:
+    """Read mean and covariance that distances are asked from."""
+    size = min(features, MOST_DIMENSIONS)
+    try:
+        mean, covariance = (np.asarray(values[name], dtype=np.float64) for name in ("mean", "covariance"))
+        if mean.shape != (size,) or covariance.shape != (size, size):
+            raise ValueError(f"expected {size} dimensions")
+        np.linalg.cholesky(covariance)
+        return Gaussian(mean, covariance, int(values["samples"]))
+    except (TypeError, KeyError, ValueError, np.linalg.LinAlgError) as error:
+        raise UnseenError("was asked for distances from an unreadable mean or covariance") from error

@@ -6,6 +6,7 @@ import csv
 import io
 from collections import defaultdict
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,10 +45,15 @@ def predict_command(  # noqa: PLR0917 (one parameter per option)
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the predictions as JSON.")] = False,
 ) -> None:
-    """Predict for new images or rows, as CSV: file (or row, from 1), class, probability, error.
+    """Predict for new images or rows, as CSV: file (or row, from 1), class, probability, how sure, error.
 
     RUN is a run folder or its model.safetensors. PATH is a folder of images in any layout, or one image; for
     models trained on a table it is a .csv or .parquet file with the same columns (no target needed).
+
+    How sure: `calibrated` is the probability of the class after calibration; `set` has the classes (or `low`
+    and `high` the interval) that hold the truth for 90 % of samples like the sources'; `distance` is how far
+    the sample is from those (about 1 is usual), and `unusual` whether that is further than 95 % of any
+    source's samples were from the other sources. Columns are left out where the model cannot tell.
 
     Images are resized and converted as in training. An unreadable one keeps its line, without a class and
     with the reason; the exit code is 1 only if none could be read. Texts that a spreadsheet would take for a
@@ -154,9 +160,13 @@ def predictions_csv(
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     first = "file" if card.encoding is None else "row"
+    doubt = doubt_columns(predictions)
     if not card.task_type.has_classes:
-        writer.writerow([first, "prediction", "error"])
-        writer.writerows([_cell(item.name), _number(item.value), _cell(item.error)] for item in predictions)
+        writer.writerow([first, "prediction", *doubt, "error"])
+        writer.writerows(
+            [_cell(item.name), _number(item.value), *doubt_cells(item, doubt), _cell(item.error)]
+            for item in predictions
+        )
         return text.getvalue()
     places = 1 if every_class else min(top, len(card.classes))
     ranks = [
@@ -164,7 +174,7 @@ def predictions_csv(
         for i in range(1, places + 1)
     ]
     columns = [f"p_{name}" for name in card.classes] if every_class else []
-    writer.writerow([first, *(name for pair in ranks for name in pair), *columns, "error"])
+    writer.writerow([first, *(name for pair in ranks for name in pair), *columns, *doubt, "error"])
     for item in predictions:
         pairs = [*item.ranked[:places], *[("", None)] * (places - len(item.ranked))]
         chances = dict(item.ranked)
@@ -173,10 +183,56 @@ def predictions_csv(
                 _cell(item.name),
                 *(value for label, chance in pairs for value in (_cell(label), _number(chance))),
                 *(_number(chances.get(name)) for name in card.classes if every_class),
+                *doubt_cells(item, doubt),
                 _cell(item.error),
             ]
         )
     return text.getvalue()
+
+
+def doubt_columns(predictions: Sequence[Prediction]) -> list[str]:
+    """Name the columns that say how sure predictions are, as far as the model can tell."""
+    done = next((item for item in predictions if not item.error), None)
+    if done is None:
+        return []
+    known = {
+        "calibrated": done.calibrated is not None,
+        "set": done.members is not None,
+        "low": done.interval is not None,
+        "high": done.interval is not None,
+        "distance": done.distance is not None,
+        "unusual": done.unusual is not None,
+    }
+    return [name for name, present in known.items() if present]
+
+
+def doubt_cells(item: Prediction, columns: Sequence[str]) -> list[str]:
+    """Return the cells of those columns; classes of a set are separated by |."""
+    if item.error:
+        return [""] * len(columns)
+    low, high = item.interval or (None, None)
+    cells = {
+        "calibrated": _number(item.calibrated),
+        "set": _cell("|".join(item.members or ())),
+        "low": _number(low),
+        "high": _number(high),
+        "distance": _number(item.distance),
+        "unusual": "yes" if item.unusual else "no",
+    }
+    return [cells[name] for name in columns]
+
+
+def _doubt_json(item: Prediction) -> dict[str, Any]:
+    """Return as JSON values how sure a prediction is, as far as the model can tell."""
+    ends = item.interval and [end if isfinite(end) else None for end in item.interval]
+    values = {
+        "calibrated": item.calibrated,
+        "set": None if item.members is None else list(item.members),
+        "interval": ends,
+        "distance": item.distance,
+        "unusual": item.unusual,
+    }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def predictions_json(predictions: Sequence[Prediction], card: ModelCard, *, top: int) -> dict[str, Any]:
@@ -188,9 +244,9 @@ def predictions_json(predictions: Sequence[Prediction], card: ModelCard, *, top:
         if item.error:
             return {name: shown, "error": item.error}
         if not card.task_type.has_classes:
-            return {name: shown, "prediction": item.value}
+            return {name: shown, "prediction": item.value, **_doubt_json(item)}
         ranked = [{"class": label, "probability": chance} for label, chance in item.ranked]
-        return {name: shown, **ranked[0], **({"ranked": ranked} if top > 1 else {})}
+        return {name: shown, **ranked[0], **_doubt_json(item), **({"ranked": ranked} if top > 1 else {})}
 
     return {
         "model": card.model,

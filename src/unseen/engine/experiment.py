@@ -14,7 +14,7 @@ from unseen.aggregation import ServerWork, average_products
 from unseen.calibration import Measurement
 from unseen.data import DataSet, Indices, Samples
 from unseen.errors import UsageError
-from unseen.evaluation.evaluate import EVALUATION_BATCH, GroupedAccumulator, evaluate
+from unseen.evaluation.evaluate import EVALUATION_BATCH, GroupedAccumulator, WithFeatures, evaluate
 from unseen.evaluation.selection import VALIDATION_DOMAIN
 from unseen.federation import Federation, Split
 from unseen.methods import Method
@@ -375,7 +375,9 @@ class Workspace:
             measurement=measurement,
         )
         accumulator = make() if data.group_of is None else GroupedAccumulator(data.group_of[rows], make)
-        return evaluate(self.deployed, samples, prepare=experiment.prepare, accumulator=accumulator)
+        features = measurement is not None and measurement.features > 0
+        network = WithFeatures(self.deployed) if features else self.deployed
+        return evaluate(network, samples, prepare=experiment.prepare, accumulator=accumulator)
 
     def evaluate_all(
         self, sets: Sequence[EvaluationSet], measurement: Measurement | None = None

@@ -56,15 +56,20 @@ def evaluation_record(
     return record
 
 
-def sums_left(sets: Sequence[EvaluationSet], accumulators: Sequence[MetricAccumulator]) -> list[Record]:
-    """List what an evaluation disclosed about the domains: sums over their samples."""
+def sums_left(
+    sets: Sequence[EvaluationSet], accumulators: Sequence[MetricAccumulator], *, kind: str = DETAILS
+) -> list[Record]:
+    """List what an evaluation disclosed about the domains: sums over their samples.
+
+    kind  what a measurement added
+    """
     left = DisclosureLog()
     for (domain, split), found in zip(sets, accumulators, strict=True):
         details = found.detail_numbers
         plain = found.numbers - details
         left.add(domain, [DisclosureEntry(_METRICS[split], plain, 8 * plain)])
         if details:
-            left.add(domain, [DisclosureEntry(DETAILS, details, 8 * details)])
+            left.add(domain, [DisclosureEntry(kind, details, 8 * details)])
     return left.entries()
 
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unseen.data import Batch, Indices, Samples
 from unseen.fileio import Record
@@ -24,7 +24,7 @@ EVALUATION_BATCH = 128
 
 
 def predict_batches(
-    network: Network,
+    network: nn.Module,
     samples: Samples,
     *,
     prepare: Callable[[Batch], Batch],
@@ -40,8 +40,20 @@ def predict_batches(
             yield outputs, batch.targets
 
 
+class WithFeatures(nn.Module):
+    """Returns a network's features after its outputs, in one matrix."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return outputs and features of every sample."""
+        return torch.cat(self.network.outputs_and_features(inputs), dim=1)
+
+
 def evaluate(
-    network: Network, samples: Samples, *, prepare: Callable[[Batch], Batch], accumulator: MetricAccumulator
+    network: nn.Module, samples: Samples, *, prepare: Callable[[Batch], Batch], accumulator: MetricAccumulator
 ) -> MetricAccumulator:
     """Add the network's outputs on all samples to an accumulator, and return it."""
     for outputs, targets in predict_batches(network, samples, prepare=prepare):

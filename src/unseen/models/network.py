@@ -107,6 +107,17 @@ class Network(nn.Module):
         narrow = self._modules.get("bottleneck")
         return features if narrow is None else narrow(features), kept
 
+    @property
+    def shown_features(self) -> int:
+        """Length of the head's inputs; 0 if the output is not just the head's."""
+        plain = type(self).forward is Network.forward and isinstance(self.head, nn.Linear)
+        return self.feature_size if plain else 0
+
+    def outputs_and_features(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return outputs, the same as of `forward`, and the head's inputs, of one forward pass."""
+        features = self.features(inputs)
+        return self.head(features), features
+
     @staticmethod
     def import_libraries() -> None:
         """Import what unpickling a network of this class needs, where a plain import is not enough."""

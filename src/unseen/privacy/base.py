@@ -51,6 +51,8 @@ class Protection(Configurable[S]):
     equal_weights  whether every client counts the same, whatever weights the method declares
     noised_at_client  whether all that a client sends while it trains carries noise of its own, so that a site
             can account for it without trusting the server
+    shows_clients  whether the server may see what is a single client's own, so that sums of its features may
+            leave beside the metrics
     answers_protected  how each kind of value in an `answer` is protected, for the disclosure log; the others
             are plain
     """
@@ -64,6 +66,7 @@ class Protection(Configurable[S]):
     draws_clients: ClassVar[bool] = False
     sums_only: ClassVar[bool] = False
     equal_weights: ClassVar[bool] = False
+    shows_clients: ClassVar[bool] = False
     answers_protected: ClassVar[Mapping[str, str]] = {}
 
     # before the run
@@ -213,6 +216,7 @@ class NoProtection(Protection[Settings]):
 
     name = "none"
     summary = "updates are sent as they are (apart from transport encryption)"
+    shows_clients = True
 
 
 def seal_update(protection: Protection[Any], update: Update, context: ClientContext) -> Update:

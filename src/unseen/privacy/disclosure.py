@@ -20,6 +20,7 @@ VALIDATION_METRICS = "validation metrics"
 TEST_METRICS = "test metrics"
 TARGET_METRICS = "metrics on the held-out domain"
 DETAILS = "histograms of predicted probabilities or errors, and sums that calibrate them"
+FEATURE_MOMENTS = "sums and products of the model's features, and histograms of their distances"
 MAX_DIAGNOSTICS = 1000
 """More numbers than this are data, not diagnostics, and must be declared."""
 _NUMBER = 8

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
+from unseen.calibration import SiteReference
 from unseen.checksums import write_sealed_text
 from unseen.data import Indices, Samples
 from unseen.engine import Engine, Experiment, NoAnswer, ServerLoop, Workspace, evaluation_record
@@ -29,6 +30,7 @@ from unseen.runner.calibrate import (
 )
 from unseen.runner.experiment_setup import normalization
 from unseen.runner.prepare import Setup
+from unseen.runner.site_moments import MomentsFit, with_sites
 from unseen.runner.start_record import validation_domains
 from unseen.runs.records import Record, plain
 from unseen.seeding import numpy_generator
@@ -49,7 +51,11 @@ def finalize(setup: Setup, loop: ServerLoop) -> dict[str, Any]:
     config, experiment, checkpoint = setup.config, setup.experiment, loop.checkpoint
     task, protection = experiment.data.task, experiment.protection
     final = evaluate_in_detail(
-        loop.engine, checkpoint.selected, loop.selected_round(), calibrate=config.calibrate
+        loop.engine,
+        checkpoint.selected,
+        loop.selected_round(),
+        calibrate=config.calibrate,
+        site_moments=config.site_moments,
     )
     loop.record("final", **final.record)
     loop.records.sync()
@@ -80,13 +86,15 @@ def finalize(setup: Setup, loop: ServerLoop) -> dict[str, Any]:
     save_model(
         loop.folder.model,
         loop.engine.workspace.whole_tensors(checkpoint.selected),
-        _model_card(setup, final.record.get("calibration")),
+        _model_card(setup, final.record.get("calibration"), final.reference),
     )
     write_sealed_text(loop.folder.result, to_json(values))
     return values
 
 
-def _model_card(setup: Setup, calibration: dict[str, Any] | None) -> ModelCard:
+def _model_card(
+    setup: Setup, calibration: dict[str, Any] | None, reference: SiteReference | None
+) -> ModelCard:
     experiment, data = setup.experiment, setup.experiment.original_data
     normalize = normalization(data, experiment.whole or experiment.network)
     return ModelCard(
@@ -106,18 +114,20 @@ def _model_card(setup: Setup, calibration: dict[str, Any] | None) -> ModelCard:
         sources=experiment.federation.sources,
         measured=data.is_measured,
         calibration=cast("dict[str, Any] | None", plain(calibration)),
+        site_reference=cast("dict[str, Any] | None", plain(reference.to_dict() if reference else None)),
     )
 
 
 class FinalEvaluation(NamedTuple):
-    """The final record, and the histograms of conformal scores, which have a file of their own."""
+    """The final record, the histograms of conformal scores, which have a file of their own, and moments."""
 
     record: Record
     histograms: list[dict[str, Any]]
+    reference: SiteReference | None
 
 
 def evaluate_in_detail(
-    engine: Engine, weights: torch.Tensor, selected_round: int, *, calibrate: str
+    engine: Engine, weights: torch.Tensor, selected_round: int, *, calibrate: str, site_moments: str
 ) -> FinalEvaluation:
     """Calibrate these weights, and evaluate them in the detail that the report shows.
 
@@ -127,12 +137,15 @@ def evaluate_in_detail(
     experiment = workspace.experiment
     fit = ScalingFit(engine, weights, left=[])
     scaling = fit.fit(calibrate)
+    moments = MomentsFit(engine, weights, scaling, left=[])
+    reference, sites = moments.fit() if site_moments == "auto" else (None, [])
     sets = experiment.evaluation_sets("validation", VALIDATION_DOMAIN, "test", "target")
     measurement = detailed_measurement(engine, scaling)
     sets, accumulators = _answered(sets, engine.evaluate(weights, sets, measurement))
     workspace.flat.load(weights)
     record: Record = {"round": selected_round, **evaluation_record(experiment, sets, accumulators)}
-    record["left"] = fit.left + record["left"]
+    record["left"] = fit.left + moments.left + record["left"]
+    record = with_sites(record, reference, sites)
     calibration, entries = describe_calibration(
         sets, accumulators, scaling, target_scale=experiment.target_scale
     )
@@ -141,7 +154,9 @@ def evaluate_in_detail(
     if calibration:
         record["calibration"] = calibration
     return FinalEvaluation(
-        _with_shown_samples(record, engine, sets, accumulators), describe_histograms(sets, accumulators)
+        _with_shown_samples(record, engine, sets, accumulators),
+        describe_histograms(sets, accumulators),
+        reference,
     )
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from unseen.data.dataset import Samples
+from unseen.data.dataset import DataSet, Indices, Samples
 from unseen.data.formats import find_format
 from unseen.data.images.decode import Pixels, UnreadableImageError, map_in_threads
 from unseen.data.sources import DataRequest, Progress, load_data, no_progress
@@ -32,12 +32,22 @@ class Prediction:
     ranked  classes with their probabilities, the likeliest first; empty for regression
     value   the predicted quantity in the target's own unit; None for classification
     error   why there is no prediction; empty when there is one
+    calibrated  the probability of the likeliest class after scaling; None if the model has no calibration
+    members  the classes of the prediction set; None if the model promises none
+    interval  both ends of the interval around `value`; None likewise
+    distance  from the sources, about 1 at home; None if the model has no moments of theirs
+    unusual  whether it is further away than 95 % of every source's samples were from the other sources
     """
 
     name: str
     ranked: tuple[tuple[str, float], ...] = ()
     value: float | None = None
     error: str = ""
+    calibrated: float | None = None
+    members: tuple[str, ...] | None = None
+    interval: tuple[float, float] | None = None
+    distance: float | None = None
+    unusual: bool | None = None
 
     @property
     def label(self) -> str:
@@ -136,12 +146,19 @@ def predict_samples(saved: SavedModel, path: Path, **options: Unpack[PredictOpti
             f"{path} holds inputs of shape {data.input_shape}; the model was trained on "
             f"{saved.card.input_shape}"
         )
-    samples, positions = Samples(data, np.arange(len(data))), torch.arange(len(data))
+    return predict_rows(saved, data, np.arange(len(data)), **options)
+
+
+def predict_rows(
+    saved: SavedModel, data: DataSet, rows: Indices, **options: Unpack[PredictOptions]
+) -> list[Prediction]:
+    """Predict for some samples of a data set in memory; names are their numbers among those, from 1."""
+    samples, positions = Samples(data, rows), torch.arange(len(rows))
 
     def predict_batch(names: Sequence[str], part: slice, top: int) -> list[Prediction]:
         return _describe_outputs(saved, names, samples.gather(positions[part]).inputs, top)
 
-    return _predict_in_batches(_numbers(len(data)), predict_batch, **options)
+    return _predict_in_batches(_numbers(len(rows)), predict_batch, **options)
 
 
 def _predict_in_batches(
@@ -170,7 +187,7 @@ def _image_size(card: ModelCard) -> int | None:
 
 
 def _describe_outputs(saved: SavedModel, names: Sequence[str], inputs: Tensor, top: int) -> list[Prediction]:
-    outputs = saved.outputs(inputs)
+    outputs, features = saved.outputs_and_features(inputs)
     if not saved.card.task_type.has_classes:
         values = outputs[:, 0].tolist()
         described = [Prediction(name, value=value) for name, value in zip(names, values, strict=True)]
@@ -185,5 +202,31 @@ def _describe_outputs(saved: SavedModel, names: Sequence[str], inputs: Tensor, t
     broken = "the model's output is not a finite number"
     return [
         prediction if fine else Prediction(prediction.name, error=broken)
-        for prediction, fine in zip(described, usable, strict=True)
+        for prediction, fine in zip(_with_doubt(saved, described, outputs, features), usable, strict=True)
     ]
+
+
+def _with_doubt(
+    saved: SavedModel, described: Sequence[Prediction], outputs: Tensor, features: Tensor | None
+) -> Sequence[Prediction]:
+    """Add calibrated probability, prediction set or interval, and distance, as far as the model has them."""
+    card, calibration, reference = saved.card, saved.calibration, saved.reference
+    added: list[dict[str, Any]] = [{} for _ in described]
+    values = np.nan_to_num(outputs.double().numpy())
+    if calibration is not None and card.task_type.has_classes:
+        chances = calibration.probabilities(values).max(axis=1)
+        for own, chance in zip(added, chances.tolist(), strict=True):
+            own["calibrated"] = chance
+        if calibration.limits:
+            for own, inside in zip(added, calibration.sets(values), strict=True):
+                own["members"] = tuple(card.classes[place] for place in np.flatnonzero(inside))
+    elif calibration is not None and calibration.limits:
+        low, high = calibration.intervals(values[:, 0])
+        for own, ends in zip(added, zip(low.tolist(), high.tolist(), strict=True), strict=True):
+            own["interval"] = ends
+    if reference is not None and features is not None:
+        distances = reference.gaussian.distances(features.double().numpy())
+        unusual = reference.limits["distance"].beyond(distances)
+        for own, distance, flag in zip(added, distances.tolist(), unusual.tolist(), strict=True):
+            own |= {"distance": distance, "unusual": flag}
+    return [replace(prediction, **own) for prediction, own in zip(described, added, strict=True)]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from unseen.calibration import Calibration
+from unseen.calibration import Calibration, SiteReference
 from unseen.data.transforms import Normalize
 from unseen.errors import UnseenError
 from unseen.methods import make_method
@@ -32,6 +33,8 @@ class ModelCard:
     measured  whether its images are measured values, float32 and already normalized, instead of bytes
     calibration  what `unseen.calibration.Calibration` reads: scaling of the outputs, thresholds of sets and
               intervals; None in models of older versions, and where sources had no validation samples
+    site_reference  what `unseen.calibration.SiteReference` reads: the sources, as far as a new site is
+              compared with them; None where their features may not be summed up
     """
 
     model: str
@@ -50,6 +53,7 @@ class ModelCard:
     sources: tuple[str, ...] = ()
     measured: bool = False
     calibration: dict[str, Any] | None = None
+    site_reference: dict[str, Any] | None = None
 
     @property
     def task_type(self) -> Task:
@@ -67,6 +71,11 @@ class ModelCard:
         return Calibration.from_dict(self.calibration) if self.calibration else None
 
     @property
+    def sources_seen(self) -> SiteReference | None:
+        """The moments and limits that a new site is compared with; None without any."""
+        return SiteReference.from_dict(self.site_reference) if self.site_reference else None
+
+    @property
     def target_scale(self) -> tuple[float, float]:
         """Mean and std that regression targets were standardized with; 0 and 1 if they were not."""
         encoding = self.encoding or {}
@@ -81,12 +90,33 @@ class SavedModel:
     card: ModelCard
     checked: bool = True
 
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """The scaling of the outputs and the thresholds of sets; None without any."""
+        return self.card.calibrated
+
+    @cached_property
+    def reference(self) -> SiteReference | None:
+        """What a new site is compared with; None without any."""
+        return self.card.sources_seen
+
     def outputs(self, inputs: Tensor) -> Tensor:
         """Run raw inputs (uint8 images, encoded rows): logits, or values in the target's own unit."""
-        device = next(self.network.parameters()).device
+        return self.outputs_and_features(inputs)[0]
+
+    def outputs_and_features(self, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Run raw inputs: outputs, and the head's inputs where the outputs are computed from them alone."""
+        network = self.network.eval()
+        device = next(network.parameters()).device
         with torch.inference_mode():
-            outputs: Tensor = self.network.eval()(self.card.normalize(inputs.to(device))).cpu()
-        return self.card.task_type.to_target_unit(outputs, *self.card.target_scale)
+            prepared = self.card.normalize(inputs.to(device))
+            features: Tensor | None = None
+            if network.shown_features:
+                outputs, features = network.outputs_and_features(prepared)
+            else:
+                outputs = network(prepared)
+        found = self.card.task_type.to_target_unit(outputs.cpu(), *self.card.target_scale)
+        return found, None if features is None else features.cpu()
 
 
 def save_model(path: Path, tensors: dict[str, Tensor], card: ModelCard) -> None:

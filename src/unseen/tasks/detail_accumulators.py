@@ -49,10 +49,15 @@ class DetailAccumulator(MetricAccumulator):
         return float(cast(Any, self.plain).loss)
 
     def add(self, outputs: Tensor, targets: Tensor) -> None:
-        """Add a batch of model outputs."""
+        """Add a batch of model outputs, followed by features where the measurement sums those up."""
+        outputs, features = outputs[:, : self.outputs], outputs[:, self.outputs :]
         self.plain.add(outputs, targets)
         with np.errstate(all="ignore"):
-            found = self.measurement.sums(outputs.double().cpu().numpy(), targets.cpu().numpy())
+            found = self.measurement.sums(
+                outputs.double().cpu().numpy(),
+                targets.cpu().numpy(),
+                features.double().cpu().numpy() if self.measurement.features else None,
+            )
         for name, array in found.items():
             self.sums[name] = self.sums[name] + array
 

@@ -42,7 +42,7 @@ from unseen.models.weight_sources import require_same_weights
 from unseen.printable import printable, quote
 from unseen.privacy import make_protection
 from unseen.privacy.answer_journal import AnswerJournal, FileJournal, own_secret
-from unseen.privacy.disclosure import DETAILS
+from unseen.privacy.disclosure import DETAILS, FEATURE_MOMENTS
 from unseen.runner.experiment_setup import make_experiment
 from unseen.runner.prepare import data_request, partition_config, split_fractions
 from unseen.runner.start_record import TABLE_SUMS
@@ -347,11 +347,19 @@ class SitePart:
         if "measurement" not in request.header:
             return None
         try:
-            self.policy.check_kinds([DETAILS])
+            asked = request.header["measurement"]
+            features = isinstance(asked, dict) and "features" in asked
+            self.policy.check_kinds([FEATURE_MOMENTS if features else DETAILS])
         except PolicyRefusalError as error:
             log.info("only plain metrics are sent: %s", error)
             return None
-        return Measurement.from_dict(request.header["measurement"], outputs=self.experiment.data.outputs)
+        if features and not self.experiment.protection.shows_clients:
+            raise UnseenError("was asked for sums of features, which the run's protection does not allow")
+        return Measurement.from_dict(
+            asked,
+            outputs=self.experiment.data.outputs,
+            features=self.workspace.deployed.shown_features,
+        )
 
 
 def _numbers(update: Update) -> dict[str, Any]:
