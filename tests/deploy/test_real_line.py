@@ -84,4 +84,5 @@ def test_nothing_but_what_the_records_name_goes_over_the_line(patients: Path, tm
         "number of samples, training loss, counts, diagnostics"
     }
     told = sum(row["bytes"] for row in ledger)
-    assert told <= len(sent) < told + 100_000, "beside what the ledger tells only Flower's envelopes travel"
+    envelopes = 40_000 * len(ledger)
+    assert told <= len(sent) < told + envelopes, "beside what the ledger tells only Flower's envelopes travel"

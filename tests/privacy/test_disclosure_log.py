@@ -40,14 +40,17 @@ def test_every_kind_stands_in_the_result_with_its_sums(folder):
         "validation metrics",
         "test metrics",
         "metrics on the held-out domain",
+        "histograms of predicted probabilities or errors, and sums that calibrate them",
+        "sums and products of the model's features, and histograms of their distances",
         "example images, for the report",
     }
     weights = lines["model weights"]
     parameters = records[0]["parameters"]
     assert (weights["senders"], weights["messages"]) == (5, 10)
     assert weights["bytes"] == 10 * 4 * parameters and weights["values"] == 10 * parameters
-    assert lines["validation metrics"]["messages"] == 3 * 5, "two evaluations and the closing one"
-    assert lines["validation metrics"]["values"] == 15 * 101
+    asked = 2 + 1 + 1 + 2  # evaluations, the closing one, for the temperature, for the moments of features
+    assert lines["validation metrics"]["messages"] == asked * 5
+    assert lines["validation metrics"]["values"] == asked * 5 * 101
     assert lines["example images, for the report"]["senders"] == 1
     assert result["protection"]["name"] == "none"
     assert "can read each client's own" in result["protection"]["statement"]

@@ -38,7 +38,7 @@ def test_which_figures_a_run_has(make_run: MakeRun) -> None:
     shown = list(draw_figures(read_run(make_run("a"))))
     others = (
         *("scatter", "transferability", "features", "layer-weights", "attention", "distances"),
-        "client-scores",
+        *("client-scores", "reliability"),
     )
     assert shown == [name for name in figure_names() if name not in others]
     regression = list(draw_figures(read_run(make_run("b", task="regression"))))

@@ -29,11 +29,10 @@ class SumsJournal:
     def way_out(self) -> str:
         """Say why a run on tables may not hold out other sites than the first, and what each site can do."""
         return (
-            "hold out the same sites as in the first run on these tables. Why: the column sums of a site are "
-            "the same in every run, so holding out one site after another (leave-one-domain-out) gives "
-            "whoever has all the sums those of single sites. A site that accepts this deletes the file "
-            "answered/column sums.jsonl in its home before each run over other sites; all sites named here "
-            "must, then start the run again"
+            "hold out the same sites as in the first run on these tables, or have every site named here "
+            "delete answered/column sums.jsonl in its home before each run over other sites. Why a site may "
+            "refuse: its column sums are the same in every run, so leave-one-domain-out shows those of "
+            "single sites"
         )
 
     def admit(self, *, client: str, round: int, purpose: str, digest: bytes) -> None:
