@@ -74,17 +74,18 @@ def test_every_method_gets_the_same_number_of_steps(name: str, tmp_path: Path) -
     )
 
 
-def test_small_photographs_are_not_enlarged(tmp_path: Path) -> None:
-    options = with_effort({"data": str(make_folder(tmp_path / "photos", 96)), "hold_out": "c"})
-    assert options["image_size"] == 96
+def test_small_photographs_are_enlarged(tmp_path: Path) -> None:
+    """Rates and pretrained weights are for the size of the effort: at 64 pixels training got stuck."""
+    options = with_effort({"data": str(make_folder(tmp_path / "photos", 64)), "hold_out": "c"})
+    assert options["image_size"] == EFFORTS["standard"].image_size
 
 
-def test_held_out_images_do_not_decide_the_size(tmp_path: Path) -> None:
+def test_held_out_images_do_not_decide_whether_these_are_photographs(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "photos", 96)
     for path in (folder / "c").rglob("*.png"):
-        Image.new("RGB", (40, 40)).save(path)
-    assert with_effort({"data": str(folder), "hold_out": "c"})["image_size"] == 96
-    assert with_effort({"data": str(folder), "hold_out": ("a", "b")})["image_size"] == 40
+        Image.new("RGB", (28, 28)).save(path)
+    assert with_effort({"data": str(folder), "hold_out": "c"})["effort"] == "standard"
+    assert with_effort({"data": str(folder), "hold_out": ("a", "b")})["effort"] == "none"
 
 
 @pytest.mark.parametrize("source", ["tiny", "digits", "arrays", "table"])

@@ -31,7 +31,7 @@ SMALL = 32
 class Effort:
     """The choices of one level.
 
-    image_size   of photographs that are at least as large; smaller ones keep their own size
+    image_size   of photographs; smaller ones are enlarged, since rates and weights are for this size
     trained      choices for methods that train by gradients
     closed_form  choices for methods that solve for the head in one round
     """
@@ -156,7 +156,7 @@ def _choices(effort: Effort, given: Mapping[str, Any], data: DataSet | None) -> 
     solved = {"rounds": method.default_rounds} if closed_form else {}
     if side <= SMALL:
         return solved
-    size = _model_side(given) or min(effort.closed_form_size if closed_form else effort.image_size, side)
+    size = _model_side(given) or (effort.closed_form_size if closed_form else effort.image_size)
     sized = {} if data is not None else {"image_size": size}
     if closed_form:
         return {**sized, **solved, **_COMMON, "augment": "none"}
