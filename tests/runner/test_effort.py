@@ -75,7 +75,7 @@ def test_every_method_gets_the_same_number_of_steps(name: str, tmp_path: Path) -
 
 
 def test_small_photographs_are_enlarged(tmp_path: Path) -> None:
-    """Rates and pretrained weights are for the size of the effort: at 64 pixels training got stuck."""
+    """Rates and pretrained weights are for the size of the effort: at 64 pixels training can get stuck."""
     options = with_effort({"data": str(make_folder(tmp_path / "photos", 64)), "hold_out": "c"})
     assert options["image_size"] == EFFORTS["standard"].image_size
 
