@@ -67,7 +67,7 @@ def cache_features(
     if not data.has_content:
         empty = np.broadcast_to(np.zeros((), dtype=np.float16), (len(data), views, *shape))
         return _with_features(data, empty, views, key), note
-    extract = extract.make_faster()
+    extract = extract.make_faster(training[:2])
     try:
         inputs = _FeatureFile(key, (len(data), views, *shape)).fill(needed, extract, progress)
     except OSError as error:
@@ -99,12 +99,15 @@ class _Extractor:
             found = self.frozen(batch.inputs)
         return _stored(found).cpu().numpy()
 
-    def make_faster(self) -> _Extractor:
-        """Fold batch norm into convolutions, in float32 only: coarser products would round in another way."""
-        if self.prepare.precision != "float32":
+    def make_faster(self, few: Indices) -> _Extractor:
+        """Fold batch norm into convolutions, in float32 only: coarser products would round in another way.
+
+        few  training samples on which both forms must agree; held-out ones decide nothing
+        """
+        if self.prepare.precision != "float32" or not len(few):
             return self
-        first = Samples(self.data, np.arange(min(2, len(self.data))))
-        sample = self.prepare(first.gather(torch.arange(len(first)))).inputs
+        samples = Samples(self.data, few)
+        sample = self.prepare(samples.gather(torch.arange(len(samples)))).inputs
         return replace(self, frozen=fold_batch_norm(self.frozen, sample))
 
     def stored_shape(self) -> tuple[int, ...]:
