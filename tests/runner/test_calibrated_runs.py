@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -113,3 +114,18 @@ def test_without_validation_samples_there_are_metrics_but_no_promise(tmp_path):
 def test_validation_domains_give_the_rule_for_unseen_ones(tmp_path):
     run = train(tiny_data(), hold_out="held", validate_on="c", out=tmp_path / "run", workers=1, **OPTIONS)
     assert run.values["conformal"]["target"].keys() == {*RULES, "unseen"}
+
+
+def test_labels_of_the_held_out_domain_decide_nothing(finished, tmp_path):
+    """What is fitted and kept with a model is the same whatever the held-out labels are."""
+    data = tiny_data(per_class=20)
+    targets = data.targets.copy()
+    held_out = data.indices("held")
+    targets[held_out] = np.roll(targets[held_out], 7)
+    assert not np.array_equal(targets, data.targets)
+    other = train(replace(data, targets=targets), hold_out="held", out=tmp_path / "run", workers=1, **OPTIONS)
+    before, after = read_run(finished.folder).final, read_run(other.folder).final
+    assert after["calibration"] == before["calibration"]
+    assert after["site_reference"] == before["site_reference"]
+    moved = [score["metrics"] for score in (before["scores"][-1], after["scores"][-1])]
+    assert moved[0] != moved[1], "the scores of the held-out domain do follow its labels"
