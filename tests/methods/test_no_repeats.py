@@ -8,7 +8,7 @@ import keyword
 import textwrap
 import tokenize
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, count
 from pathlib import Path
 
 import unseen.methods
@@ -19,6 +19,8 @@ SHORTEST = 6
 """So many lines of the same shape are a repeat."""
 FACTS = set(Method.__annotations__)
 """What a method's class says of itself."""
+CLASSES = count()
+"""Numbers the classes that were read, so that no two are alike."""
 NO_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER
 }  # fmt: skip
@@ -82,7 +84,7 @@ def shapes(text: str) -> Iterator[tuple[int, str]]:
             by_line.setdefault(token.start[0], []).append(sign_of(token))
     for number, signs in by_line.items():
         if number in starts:
-            yield number, f"class {id(tree)} {number}"
+            yield number, f"class {next(CLASSES)}"
         elif number not in passed_over and any(sign.isalpha() for sign in signs):
             yield number, " ".join(signs)
 
@@ -97,7 +99,10 @@ def sign_of(token: tokenize.TokenInfo) -> str:
 
 def repeats(one: str, other: str) -> list[tuple[range, range]]:
     """Where two texts have runs of at least `SHORTEST` lines of the same shape."""
-    first, second = list(shapes(one)), list(shapes(other))
+    return common_blocks(list(shapes(one)), list(shapes(other)))
+
+
+def common_blocks(first: list[tuple[int, str]], second: list[tuple[int, str]]) -> list[tuple[range, range]]:
     places: dict[tuple[str, ...], list[int]] = {}
     for start in range(len(second) - SHORTEST + 1):
         places.setdefault(block(second, start), []).append(start)
@@ -117,14 +122,14 @@ def span(lines: list[tuple[int, str]], start: int) -> range:
 
 
 def test_no_two_method_files_repeat_a_block():
-    texts = {
-        str(path.relative_to(FOLDER)): path.read_text(encoding="utf-8")
+    lines = {
+        str(path.relative_to(FOLDER)): list(shapes(path.read_text(encoding="utf-8")))
         for path in sorted(FOLDER.rglob("*.py"))
     }
     found = [
         f"{one}:{here.start}-{here.stop - 1} and {other}:{there.start}-{there.stop - 1}"
-        for one, other in combinations(texts, 2)
-        for here, there in repeats(texts[one], texts[other])
+        for one, other in combinations(lines, 2)
+        for here, there in common_blocks(lines[one], lines[other])
     ]
     assert not found, "write these once, as a function that both use:\n" + "\n".join(found)
 
