@@ -32,7 +32,7 @@ LAYERS = (
     {"callbacks"},
     {"engine"},
     {"report", "serving"},
-    {"runner"},
+    {"runner", "judging"},
     {"deploy"},
     {"audit", "bench"},
     {"advice"},

@@ -16,26 +16,31 @@ if TYPE_CHECKING:
     from unseen.bench.bench_result import BenchResult, load_bench
     from unseen.data import from_arrays
     from unseen.data.python_data import from_datasets, from_torch
+    from unseen.judging import Judgement, judge
     from unseen.runner.run import RunResult, train
     from unseen.serving import load_model
 
 __all__ = [
     "BenchResult",
+    "Judgement",
     "RunResult",
     "__version__",
     "from_arrays",
     "from_datasets",
     "from_torch",
+    "judge",
     "load_bench",
     "load_model",
     "train",
 ]
 _HOMES = {
     "BenchResult": "unseen.bench.bench_result",
+    "Judgement": "unseen.judging",
     "RunResult": "unseen.runner.run",
     "from_arrays": "unseen.data",
     "from_datasets": "unseen.data.python_data",
     "from_torch": "unseen.data.python_data",
+    "judge": "unseen.judging",
     "load_bench": "unseen.bench.bench_result",
     "load_model": "unseen.serving",
     "train": "unseen.runner.run",

@@ -27,7 +27,7 @@ from unseen.printable import printable
 Sums: TypeAlias = dict[str, npt.NDArray[Any]]
 FEATURE_KINDS = ("moments", "distances")
 """Kinds that sum up features; they come from the network together with its outputs."""
-KINDS = ("temperature", "vector", "classes", "values", *FEATURE_KINDS)
+KINDS = ("temperature", "vector", "classes", "values", "metrics", *FEATURE_KINDS)
 _INTEGERS = np.int64
 
 
@@ -37,6 +37,7 @@ class Measurement:
 
     kind     `temperature`: NLL and slope at a grid of temperatures; `vector`: NLL, gradient and Hessian of
              vector scaling; `classes`: reliability, ranking and conformal scores; `values`: errors;
+             `metrics`: what metrics and their standard errors follow from, of classes or of values;
              `moments`: features, squares and products; `distances`: distances, energies and confidence
     scaling  of the logits, before what the user takes away is measured
     features length of a feature vector, where features are summed up
@@ -63,6 +64,8 @@ class Measurement:
         """
         if features is not None:
             return self._feature_sums(outputs, targets, features)
+        if self.kind == "metrics":
+            return self._metric_sums(outputs, targets)
         if self.kind == "values":
             errors = np.abs(outputs.reshape(-1) - targets.reshape(-1))
             return {"absolute": np.array([errors.sum()]), "errors": count_bins(errors, ERROR_EDGES)}
@@ -92,6 +95,27 @@ class Measurement:
         predicted = sums.get("predicted", np.zeros(0, _INTEGERS))
         return Moments(samples, sums["features"], sums["products"], predicted)
 
+    def _metric_sums(self, outputs: Floats, targets: npt.NDArray[Any]) -> Sums:
+        """Sum what metrics follow from; squares and products are for their standard errors."""
+        if outputs.shape[1] == 1:
+            truth = targets.reshape(-1).astype(np.float64)
+            square = (outputs.reshape(-1) - truth) ** 2
+            terms = (square**2, square * truth, square * truth**2, truth**3, truth**4)
+            return {
+                "absolute": np.array([np.sqrt(square).sum()]),
+                "powers": np.array([each.sum() for each in terms]),
+            }
+        plain, scaled = log_softmax(outputs), log_softmax(self.scaling.apply(outputs))
+        probabilities = np.exp(scaled)
+        truth = scaled[np.arange(len(targets)), targets]
+        brier = (probabilities**2).sum(axis=1) - 2 * np.exp(truth) + 1
+        return {
+            "ranking": count_ranking(np.exp(plain), targets),
+            "reliability_after": reliability_sums(probabilities, targets),
+            "proper_after": proper_scores(scaled, targets),
+            "squares_after": np.array([(truth**2).sum(), (brier**2).sum()]),
+        }
+
     def _class_sums(self, logits: Floats, targets: Counts) -> Sums:
         plain, scaled = log_softmax(logits), log_softmax(self.scaling.apply(logits))
         before, after = np.exp(plain), np.exp(scaled)
@@ -117,6 +141,8 @@ class Measurement:
         """
         if self.kind == "values":
             return {"absolute": np.zeros(1), "errors": np.zeros(len(ERROR_EDGES) + 1, _INTEGERS)}
+        if self.kind == "metrics":
+            return self._metric_zeros(outputs)
         if self.kind == "temperature":
             return {"temperature": np.zeros((2, len(LOG_TEMPERATURES)))}
         if self.kind == "vector":
@@ -129,6 +155,16 @@ class Measurement:
             **{f"reliability_{when}": np.zeros((3, BINS)) for when in ("before", "after")},
             **{f"proper_{when}": np.zeros(2) for when in ("before", "after")},
             **{name: np.zeros(len(SCORE_EDGES) + 1, _INTEGERS) for name in scores},
+        }
+
+    def _metric_zeros(self, outputs: int) -> Sums:
+        if outputs == 1:
+            return {"absolute": np.zeros(1), "powers": np.zeros(5)}
+        return {
+            "ranking": np.zeros((outputs, 2, len(ranking_edges(outputs)) + 1), _INTEGERS),
+            "reliability_after": np.zeros((3, BINS)),
+            "proper_after": np.zeros(2),
+            "squares_after": np.zeros(2),
         }
 
     def _feature_zeros(self, outputs: int) -> Sums:

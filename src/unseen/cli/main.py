@@ -24,6 +24,7 @@ from unseen.cli.federation_command import (
 )
 from unseen.cli.help_command import help_command
 from unseen.cli.join_command import join_command
+from unseen.cli.judge_command import judge_command
 from unseen.cli.list_command import app as list_app
 from unseen.cli.options import PluginOption
 from unseen.cli.predict_command import export_command, predict_command
@@ -53,6 +54,7 @@ app.command("report")(report_command)
 app.command("audit")(audit_command)
 app.command("predict")(predict_command)
 app.command("check-site")(check_site_command)
+app.command("judge")(judge_command)
 app.command("export")(export_command)
 app.command("help")(help_command)
 for _name, _command in (

@@ -171,7 +171,7 @@ def run_somewhere(
 
     return run_on_flower(
         config,
-        coordinator=_coordinator(flower.coordinator, flower.ca),
+        coordinator=find_coordinator(flower.coordinator, flower.ca),
         out=out,
         resume=resume,
         terms=RoundPolicy(deadline=flower.round_deadline, min_sites=flower.min_sites),
@@ -179,7 +179,7 @@ def run_somewhere(
     )
 
 
-def _coordinator(named: str, ca: Path | None) -> SuperLinkConnection:
+def find_coordinator(named: str, ca: Path | None) -> SuperLinkConnection:
     """Take an address as it is; a folder is the home of a coordinator on this machine."""
     from unseen.deploy.coordinator.coordinator_home import CoordinatorHome
     from unseen.deploy.flower.flwr_cli import SuperLinkConnection
