@@ -12,7 +12,7 @@ from rich.table import Table
 
 from unseen.cli.console import messages, print_json, results
 from unseen.cli.options import AsJson, DataRoot, option_group, with_options, with_plugins
-from unseen.cli.train_command import FlowerOptions
+from unseen.cli.train_command import FlowerOptions, find_coordinator
 from unseen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -179,4 +179,25 @@ def show_judgement(judgement: Judgement) -> None:
 def _judge_sites(
     models: Sequence[Path], files: JudgedFiles, flower: FlowerOptions, options: dict[str, Any], out: Path
 ) -> Judgement:
-    raise UsageError("not yet")
+    from unseen.cli.progress import LiveProgress
+    from unseen.deploy.coordinator.coordinator import RoundPolicy
+    from unseen.deploy.coordinator.judge_federation import JudgeRequest, judge_on_flower
+    from unseen.judging.judge_sites import JudgeOptions
+
+    if files.min_group is not None:
+        raise UsageError("--min-group is for data of this machine; every site has its own in its policy")
+    request = JudgeRequest(
+        tuple(str(path.absolute()) for path in models),
+        JudgeOptions(files.domain_column, files.target, tuple(files.group_column or ()), **options),
+        classes=tuple(files.class_name or ()),
+        pixels=files.pixels,
+        sites=tuple(files.domain or ()),
+    )
+    with LiveProgress(messages(), label="judge") as progress:
+        return judge_on_flower(
+            request,
+            coordinator=find_coordinator(str(flower.coordinator), flower.ca),
+            out=out,
+            terms=RoundPolicy(deadline=flower.round_deadline, min_sites=flower.min_sites),
+            callbacks=progress,
+        )

@@ -34,22 +34,29 @@ def coordinate_job(grid: Grid, context: Context) -> None:
     from unseen.config import RunConfig
     from unseen.deploy.coordinator.coordinator import RoundPolicy, coordinate
     from unseen.deploy.coordinator.events import EventLog
+    from unseen.deploy.coordinator.judge_federation import JudgeRequest, coordinate_judging
 
     exit_with_parent()
     settings = context.run_config
     events = EventLog(Path(str(settings["notebook"])) if settings.get("notebook") else None)
+    terms = RoundPolicy(
+        deadline=float(str(settings["round-deadline"])), min_sites=int(str(settings["min-sites"]))
+    )
+    out, names = Path(str(settings["out"])).expanduser(), json.loads(str(settings.get("names", "{}")))
     try:
-        coordinate(
-            grid,
-            RunConfig.from_mapping(json.loads(str(settings["job"]))),
-            out=Path(str(settings["out"])).expanduser(),
-            resume=bool(settings["resume"]),
-            terms=RoundPolicy(
-                deadline=float(str(settings["round-deadline"])), min_sites=int(str(settings["min-sites"]))
-            ),
-            callbacks=events,
-            names=json.loads(str(settings.get("names", "{}"))),
-        )
+        if "judge" in settings:
+            asked = JudgeRequest.from_json(str(settings["judge"]))
+            coordinate_judging(grid, asked, out=out, terms=terms, callbacks=events, names=names)
+        else:
+            coordinate(
+                grid,
+                RunConfig.from_mapping(json.loads(str(settings["job"]))),
+                out=out,
+                resume=bool(settings["resume"]),
+                terms=terms,
+                callbacks=events,
+                names=names,
+            )
     except Exception as error:
         events.ended(error)
         raise

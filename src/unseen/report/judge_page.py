@@ -226,7 +226,7 @@ def _models(values: Values) -> DataTable:
 
 def _metrics(values: Values, place: int) -> DataTable:
     names = metric_names(values)
-    where = [*values["sites"].items(), (TOGETHER, values["pooled"])]
+    where = [(TOGETHER, values["pooled"]), *values["sites"].items()]
     rows = [
         [label, *(score_text(name, found["metrics"][place].get(name)) for _, found in where)]
         for name, label in names
@@ -237,20 +237,19 @@ def _metrics(values: Values, place: int) -> DataTable:
 def _tests(values: Values) -> DataTable | None:
     places = [(TOGETHER, values["pooled"]), *values["sites"].items()]
     rows = [
-        [label_of(test["metric"]), where, _difference(test) if is_number(test["p_value"]) else NOTHING,
-         test["test"], p_text(test["p_value"])]
+        [
+            label_of(test["metric"]),
+            where,
+            _difference(test) if is_number(test["p_value"]) else NOTHING,
+            test["test"],
+            p_text(test["p_value"]),
+        ]
+        for number in range(len(values["pooled"]["tests"]))
         for where, found in places
-        for test in found["tests"]
-    ]  # fmt: skip
-    rows.sort(
-        key=lambda row: [test["metric"] for test in values["pooled"]["tests"]].index(_metric_of(row, values))
-    )
+        for test in found["tests"][number : number + 1]
+    ]
     headers = ["metric", "where", "second model minus first (95 %)", "test", "p"]
     return DataTable(headers, rows, text_columns=2) if rows else None
-
-
-def _metric_of(row: Sequence[object], values: Values) -> str:
-    return next(test["metric"] for test in values["pooled"]["tests"] if label_of(test["metric"]) == row[0])
 
 
 def _classes(values: Values) -> DataTable | None:
@@ -320,7 +319,7 @@ def _method(values: Values) -> list[str]:
             "All sites: counts, ECE, Brier score and NLL follow from sums, exactly as if all samples were in "
             "one place. AUROC is the mean of the sites' areas, weighted by their samples (pairs are compared "
             "within a site only); “sites ranked together”, AUPRC and sensitivity come from summed "
-            f"histograms, and judgement.json gives each one's largest rounding error{_largest_width(values)}.",
+            f"histograms, and judgement.json has each one's largest rounding error{_largest_width(values)}.",
             "Of more than two classes AUROC, AUPRC and sensitivity are means over the classes, each against "
             "all others. Probabilities are calibrated as the model says, if it does.",
         ]
@@ -337,5 +336,6 @@ def _method(values: Values) -> list[str]:
 
 def _largest_width(values: Values) -> str:
     scores = [scores.values() for scores in values["pooled"]["metrics"]]
-    widths = [float(score["width"]) for each in scores for score in each if is_number(score["width"])]
-    return f" (at most {100 * max(widths):.1f} points here)" if widths and max(widths) else ""
+    widths: list[float] = [score["width"] for each in scores for score in each if score["width"]]
+    largest = max(widths, default=0.0)
+    return f" (at most {100 * largest:.1f} points here)" if largest else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from unseen.callbacks.base import CallbackList, Callbacks
@@ -32,11 +33,10 @@ def run_on_flower(
     following, folder = CallbackList(callbacks), RunFolder(out)
     if not (resume and folder.holds_run):
         folder.require_free()
-    with tempfile.TemporaryDirectory(prefix="unseen-flower-") as name:
-        place = Path(name)
-        notebook = place / "notebook.jsonl"
+
+    def write(app: Path, notebook: Path) -> None:
         write_app(
-            place / "app",
+            app,
             config,
             out=out,
             resume=resume,
@@ -44,15 +44,30 @@ def run_on_flower(
             notebook=notebook,
             names=coordinator.names,
         )
+
+    submit_and_follow(write, coordinator, following)
+    result = RunResult(out, json.loads(folder.result.read_text(encoding="utf-8")))
+    following.on_train_end(result.as_run_end())
+    return result
+
+
+def submit_and_follow(
+    write: Callable[[Path, Path], None], coordinator: SuperLinkConnection, following: CallbackList
+) -> None:
+    """Submit an app and follow it to its end; Ctrl-C stops it.
+
+    write  writes the app into a folder; its event log goes to the given file
+    """
+    with tempfile.TemporaryDirectory(prefix="unseen-flower-") as name:
+        place = Path(name)
+        notebook = place / "notebook.jsonl"
+        write(place / "app", notebook)
         number = submit(place / "app", coordinator, home=place / "flwr")
         try:
             follow(notebook, following)
         except KeyboardInterrupt:
             stop(number, coordinator, home=place / "flwr")
             raise
-    result = RunResult(out, json.loads(folder.result.read_text(encoding="utf-8")))
-    following.on_train_end(result.as_run_end())
-    return result
 
 
 def submit(app: Path, coordinator: SuperLinkConnection, *, home: Path) -> str:

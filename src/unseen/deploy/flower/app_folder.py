@@ -82,7 +82,7 @@ def write_app(
     notebook  a file on that machine for the run's event log
     names     node ids of the sites, if keys are registered; see `SuperLinkConnection`
     """
-    values = {
+    values: dict[str, str | bool | float] = {
         "job": json.dumps(config_values(config)),
         "out": str(out.absolute()),
         "resume": resume,
@@ -91,6 +91,11 @@ def write_app(
         "notebook": str(notebook or ""),
         "names": json.dumps(dict(names or {})),
     }
+    write_app_folder(folder, values)
+
+
+def write_app_folder(folder: Path, values: Mapping[str, str | bool | float]) -> None:
+    """Write an app whose configuration has these values; its code is always the same."""
     lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in values.items())
     text = PYPROJECT.format(version=__version__, module=MODULE, config=lines)
     folder.mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,7 @@ MESSAGE_TYPES = {
     "train": "train",
     "consult": "train",
     "evaluate": "evaluate",
+    "judge": "evaluate",
 }
 Welcome = Callable[[str, dict[str, Any]], str | None]
 """Called with a new site's name and summary; returns why it cannot take part, or None."""

@@ -22,6 +22,7 @@ from unseen.printable import quote
 
 if TYPE_CHECKING:
     from unseen.deploy.job import Job
+    from unseen.deploy.judge_job import JudgeJob
 
 WAIT_SECONDS, POLL_SECONDS = 3600.0, 1.0
 """How long a message waits for a person; later messages of the same job ask again."""
@@ -70,12 +71,12 @@ class Approvals:
             raise UsageError(f"no job {run!r} was asked for here; waiting: {waiting}")
         return self._keep(replace(known, state=state))
 
-    def require(self, job: Job, *, tell: Callable[[str], None]) -> None:
+    def require(self, job: Job | JudgeJob, *, tell: Callable[[str], None]) -> None:
         """Wait until a person has approved this very job; raise if they deny it or do not come."""
         digest = job.digest.hex()
         known = self.get(job.run_id)
         if known is None or known.digest != digest:
-            known = self._keep(Approval(job.run_id, digest, describe_job(job), _now()))
+            known = self._keep(Approval(job.run_id, digest, _summarize(job), _now()))
         until = time.monotonic() + WAIT_SECONDS
         if known.state == "waiting":
             tell(f"job {job.run_id} waits for a person: {known.summary}; unseen approve {job.run_id}")
@@ -93,6 +94,12 @@ class Approvals:
     def _keep(self, approval: Approval) -> Approval:
         write_json(self.folder / f"{require_safe_name(approval.run, 'a run')}.json", asdict(approval))
         return approval
+
+
+def _summarize(job: Job | JudgeJob) -> str:
+    from unseen.deploy.judge_job import JudgeJob
+
+    return job.summary if isinstance(job, JudgeJob) else describe_job(job)
 
 
 def describe_job(job: Job) -> str:

@@ -14,7 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unseen.deploy.judge_job import is_judging
 from unseen.deploy.site.ledger_chain import LEDGER, append_line
+from unseen.judging.site_findings import LEFT
 from unseen.printable import printable
 from unseen.report.formatting import format_bytes
 
@@ -25,11 +27,14 @@ HEADERS = {
     "census": "site's name, class names, number of samples of each, shape and fingerprint of data",
     "train": "number of samples, training loss, counts, diagnostics",
     "consult": "answers to the protection",
+    "judge": "site's name, smallest group, names of groups",
 }
 """Content of an answer's header."""
 SUMS = "column sums"
 """What a site is asked for before a run on tables, in the form of a round."""
-ARRAYS = {"evaluate": "counts and loss sums that metrics follow from"}
+ARRAYS = {"evaluate": "counts and loss sums that metrics follow from", "judge": LEFT}
+SAMPLES_JUDGED = "site's name, number of samples of each class"
+"""Content of the header of a census for a job that only evaluates."""
 
 
 def append_entry(home: Path, request: SiteMessage, answer: SiteMessage, *, key: Path | None = None) -> None:
@@ -67,6 +72,8 @@ def disclosed_bytes(request: SiteMessage, answer: SiteMessage) -> dict[str, int]
     for name, array in answer.arrays.items():
         sent[ARRAYS.get(ask) or _kind(name, request)] += array.nbytes
     text = "message of an error" if "error" in answer.header else HEADERS.get(ask, "other facts")
+    if text == HEADERS["census"] and is_judging(request.header):
+        text = SAMPLES_JUDGED
     if answer.header.get("table"):
         text += ", names of table columns and the different texts in them"
     if answer.header:
@@ -114,6 +121,7 @@ ACTIONS = {
     SUMS: "summed the columns of its table",
     "consult": "answered the protection",
     "evaluate": "evaluated the model",
+    "judge": "judged a model",
 }
 
 

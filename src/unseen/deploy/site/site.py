@@ -17,14 +17,16 @@ from unseen.calibration import Measurement
 from unseen.config import RunConfig
 from unseen.data import DataSet
 from unseen.data.site_data import SiteSamples
-from unseen.data.sources import load_site, resolve_data_root
-from unseen.data.tables.site_table import SiteTableError, without_small_levels
+from unseen.data.sources import DataRequest, load_site, resolve_data_root
+from unseen.data.tables.site_table import SiteTableError
 from unseen.deploy.flower.message import SiteMessage, pack_weights, to_arrays, to_tensor
 from unseen.deploy.identity.peer_keys import SiteIdentity
 from unseen.deploy.job import Job
+from unseen.deploy.judge_job import is_judging
 from unseen.deploy.safe_names import require_safe_name
 from unseen.deploy.site.approvals import Approvals
 from unseen.deploy.site.privacy_budget import SiteBudget, require_noise_at_client
+from unseen.deploy.site.site_judge import answer_judging
 from unseen.deploy.site.site_policy import PolicyRefusalError, SitePolicy, read_policy
 from unseen.deploy.site.sums_journal import SumsJournal
 from unseen.deploy.site_summary import SiteSummary, count_splits
@@ -36,6 +38,7 @@ from unseen.engine.experiment import EvaluationSet
 from unseen.engine.resources import keep_freed_memory
 from unseen.errors import UnseenError, UsageError
 from unseen.federation import site_federation
+from unseen.judging.site_findings import apply_floor
 from unseen.methods import make_method
 from unseen.models import model_digest
 from unseen.models.weight_sources import require_same_weights
@@ -93,16 +96,23 @@ class Site:
             log.error("%s", error)
             raise UnseenError("its policy cannot be used; the reason is in the site's own log") from error
 
+    def warn(self, text: str) -> None:
+        """Say something in the site's log."""
+        log.warning("%s", text)
+
     def samples(self, config: RunConfig, *, min_group: int = 1) -> SiteSamples:
         """Load the samples as the job asks; details of unreadable files stay in the site's log.
 
         min_group  classes with fewer samples are left out, and texts in fewer rows of a table
         """
+        request = replace(data_request(replace(config, data_root=None)), source=self.data)
+        return self.load(request, min_group=min_group, by_group=config.split == "group")
+
+    def load(self, request: DataRequest, *, min_group: int, by_group: bool = False) -> SiteSamples:
+        """Load the samples of a request; `by_group` makes their groups part of the fingerprint."""
         try:
-            request = replace(data_request(replace(config, data_root=None)), source=self.data)
-            samples = load_site(self.name, request).without_small_classes(min_group)
-            samples = without_small_levels(samples, min_group)
-            if config.split == "group":
+            samples = apply_floor(load_site(self.name, request), min_group)
+            if by_group:
                 samples = samples.with_groups_identified()
         except SiteTableError:
             raise
@@ -131,6 +141,8 @@ class Site:
 
     def _answer(self, request: SiteMessage) -> SiteMessage:
         what, policy = request.header["ask"], self.policy()
+        if is_judging(request.header):
+            return answer_judging(self, policy, request)
         if what == "census":
             config = RunConfig.from_mapping(request.header["config"])
             self.check_job(policy, config)

@@ -55,6 +55,20 @@ class BudgetPolicy:
 
 
 @dataclass(frozen=True)
+class JudgePolicy:
+    """Rules for jobs that only evaluate (`unseen judge`).
+
+    allow          whether they may run
+    onnx           whether ONNX files may run, which onnxruntime executes as they are
+    group_columns  columns of a table whose texts may name groups; here an empty list allows none
+    """
+
+    allow: bool = False
+    onnx: bool = False
+    group_columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class SitePolicy:
     """What a site allows; an empty list allows everything of its kind, except for `group_patterns`.
 
@@ -83,6 +97,7 @@ class SitePolicy:
     group_patterns: tuple[str, ...] = ()
     noise: NoisePolicy = field(default_factory=NoisePolicy)
     privacy: BudgetPolicy = field(default_factory=BudgetPolicy)
+    judge: JudgePolicy = field(default_factory=JudgePolicy)
 
     def check_job(self, config: RunConfig) -> None:
         """Refuse a job whose method, values, protection or number of rounds is not allowed."""
@@ -215,7 +230,7 @@ def read_policy(home: Path) -> SitePolicy:
         raise UnseenError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UnseenError(f"{path} is not valid TOML ({error}); correct it, or move it away") from error
-    tables = {"noise": NoisePolicy, "privacy": BudgetPolicy}
+    tables = {"noise": NoisePolicy, "privacy": BudgetPolicy, "judge": JudgePolicy}
     found: dict[str, Any] = {
         name: _read_table(kind, values.pop(name, {}), place=f"{path}: [{name}]")
         for name, kind in tables.items()
@@ -312,6 +327,14 @@ max_epsilon = 20.0
 [privacy]
 # epsilon = 8.0
 delta = 1e-5
+
+# Jobs that only evaluate a finished model on all samples here (`unseen judge`) and send metrics. They need
+# "target" in `evaluate` above. An ONNX file is run as it comes, by onnxruntime. `group_columns`: columns of
+# a table whose texts may name groups for tables of subgroups, such as ["sex"]; none unless listed.
+[judge]
+allow = false
+onnx = false
+group_columns = []
 """
 
 
