@@ -76,7 +76,7 @@ def test_refusals_and_unknown_models_are_told(
     junk = tmp_path / "junk.onnx"
     junk.write_bytes(b"no model")
     options = {"coordinator": federation.coordinator, "terms": RoundPolicy(deadline=120.0)}
-    with pytest.raises(UnseenError, match="junk.onnx is no ONNX model"):
+    with pytest.raises(UnseenError, match=r"junk\.onnx is no ONNX model"):
         judge_on_flower(JudgeRequest((str(junk),), JudgeOptions()), out=tmp_path / "none", **options)
     try:
         write_policy(federation.home / "a", "min_group = 5\n")

@@ -76,7 +76,7 @@ def test_the_variance_of_a_mean_over_classes_is_that_of_the_bootstrap():
         rows = generator.integers(0, len(targets), len(targets))
         repeated.append(find_rankings([each[rows] for each in scores], targets[rows], least=2).areas[-1])
     expected = np.cov(np.stack(repeated).T)
-    assert found.covariance[-1] == pytest.approx(expected, rel=0.2, abs=2e-6)
+    assert found.covariance[-1] == pytest.approx(expected, rel=0.2, abs=2.5e-5)
 
 
 def test_few_samples_have_no_area():

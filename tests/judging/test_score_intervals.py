@@ -128,16 +128,15 @@ def test_intervals_of_values_are_those_of_the_bootstrap():
         assert found[name][1:3] == pytest.approx((low, high), abs=room), name
 
 
-def test_the_interval_of_a_calibration_error_holds_the_error_of_many_samples():
+def test_the_interval_of_a_calibration_error_mostly_holds_the_error_of_many_samples():
+    """The error of few samples is too large (0.10 on average here), which the interval corrects."""
+    outputs, targets = draw_classes(999, 200_000, 3)
+    true = sums_of(outputs * 2.5, targets).details().values["ece"]
     inside = 0
     for seed in range(40):
         outputs, targets = draw_classes(seed, 250, 3)
         score = compute_scores(sums_of(outputs * 2.5, targets))["ece"]
-        inside += score.low <= 0.107 <= score.high
-    many = compute_scores(
-        sums_of(*(each for each in (lambda o, t: (o * 2.5, t))(*draw_classes(999, 200_000, 3))))
-    )
-    assert many["ece"].value == pytest.approx(0.107, abs=0.02)
+        inside += score.low <= true <= score.high
     assert inside >= 32
 
 

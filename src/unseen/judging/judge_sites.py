@@ -24,7 +24,7 @@ from unseen.data.sources import (
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.judging.judged_model import JudgedModel, ModelSpec, describe_model, open_model, require_comparable
 from unseen.judging.judgement import Judgement, combine_findings
-from unseen.judging.site_findings import MIN_GROUP, JudgeTerms, SiteFindings, apply_floor, judge_site
+from unseen.judging.site_findings import MIN_GROUP, JudgeTerms, SiteFindings, judge_site
 from unseen.printable import printable
 
 BATCH_SIZE = 256
@@ -96,7 +96,7 @@ def judge(
             try:
                 found.append(
                     judge_site(
-                        apply_floor(site, min_group),
+                        site.without_small_classes(min_group),
                         models,
                         terms,
                         min_group=min_group,

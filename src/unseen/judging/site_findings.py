@@ -19,7 +19,6 @@ from unseen.calibration.histograms import Counts, Floats
 from unseen.calibration.reliability import log_softmax
 from unseen.data.site_data import SiteSamples
 from unseen.data.sources import Progress, no_progress
-from unseen.data.tables.site_table import without_small_levels
 from unseen.errors import UnseenError, UsageError
 from unseen.judging.judged_model import JudgedModel, number_targets
 from unseen.judging.paired_tests import Rankings, find_rankings, ranked_classes
@@ -231,11 +230,6 @@ def _read_names(values: object, columns: Sequence[str]) -> list[tuple[str, tuple
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and is_printable(value, longest=LONGEST_GROUP)
-
-
-def apply_floor(samples: SiteSamples, least: int) -> SiteSamples:
-    """Leave out classes, and texts of a table, with fewer samples than a site counts."""
-    return without_small_levels(samples.without_small_classes(least), least)
 
 
 def judge_site(

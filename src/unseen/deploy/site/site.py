@@ -18,7 +18,7 @@ from unseen.config import RunConfig
 from unseen.data import DataSet
 from unseen.data.site_data import SiteSamples
 from unseen.data.sources import DataRequest, load_site, resolve_data_root
-from unseen.data.tables.site_table import SiteTableError
+from unseen.data.tables.site_table import SiteTableError, without_small_levels
 from unseen.deploy.flower.message import SiteMessage, pack_weights, to_arrays, to_tensor
 from unseen.deploy.identity.peer_keys import SiteIdentity
 from unseen.deploy.job import Job
@@ -38,7 +38,6 @@ from unseen.engine.experiment import EvaluationSet
 from unseen.engine.resources import keep_freed_memory
 from unseen.errors import UnseenError, UsageError
 from unseen.federation import site_federation
-from unseen.judging.site_findings import apply_floor
 from unseen.methods import make_method
 from unseen.models import model_digest
 from unseen.models.weight_sources import require_same_weights
@@ -106,13 +105,19 @@ class Site:
         min_group  classes with fewer samples are left out, and texts in fewer rows of a table
         """
         request = replace(data_request(replace(config, data_root=None)), source=self.data)
-        return self.load(request, min_group=min_group, by_group=config.split == "group")
+        return self.load(request, min_group=min_group, config=config)
 
-    def load(self, request: DataRequest, *, min_group: int, by_group: bool = False) -> SiteSamples:
-        """Load the samples of a request; `by_group` makes their groups part of the fingerprint."""
+    def load(self, request: DataRequest, *, min_group: int, config: RunConfig | None = None) -> SiteSamples:
+        """Load the samples of a request, without small classes.
+
+        config  of a training job, which learns the texts of a table and may depend on groups: small texts
+                count as missing, and groups are part of the fingerprint
+        """
         try:
-            samples = apply_floor(load_site(self.name, request), min_group)
-            if by_group:
+            samples = load_site(self.name, request).without_small_classes(min_group)
+            if config is not None:
+                samples = without_small_levels(samples, min_group)
+            if config is not None and config.split == "group":
                 samples = samples.with_groups_identified()
         except SiteTableError:
             raise
