@@ -15,7 +15,7 @@ LAYERS = (
     {
         *("errors", "seeding", "registry", "fileio", "hparams", "child_processes", "devices"),
         *("checksums", "tensor_files", "typed_values", "printable", "config_options", "run_identity"),
-        "frames",
+        *("frames", "session_parts"),
     },
     {"calibration"},
     {"tasks"},
