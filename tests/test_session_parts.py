@@ -76,7 +76,7 @@ def test_settings_survive_the_way_to_a_worker(tmp_path):
 
     Own.__module__ = SESSION
     copied = pickle.loads(pickle_by_value(Own, what="settings"))
-    (given, later) = dataclasses.fields(copied)
+    (given, _) = dataclasses.fields(copied)
     assert given.default_factory is dataclasses.MISSING and given.metadata["formerly"] is SAME
     assert unstated_settings(copied) == {"given": 0.5, "later": 2.0}
     assert pickle.loads(pickle_by_value(METHODS, what="registry")) is METHODS

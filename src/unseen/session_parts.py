@@ -1,7 +1,7 @@
 """Parts that a session defines itself, in a notebook's cell or a script, brought to its worker processes.
 
-A worker process cannot import a notebook, and running a script again in every worker would repeat its work. So
-what `__main__` defines is pickled by value: classes and functions with their code. Modules that a
+A worker process cannot import a notebook, and running a script again in every worker would repeat its work.
+So what `__main__` defines is pickled by value: classes and functions with their code. Modules that a
 session imported and that register something are imported in the worker as well.
 """
 
@@ -35,7 +35,7 @@ class SessionParts:
     refused: dict[tuple[str, str], str]
 
     def install(self) -> None:
-        """Register the parts in this process; those that cannot be brought here say why when they are used."""
+        """Register the parts in this process; those that did not arrive say why when they are used."""
         for module in self.modules:
             with suppress(Exception):  # a part of it that is needed is then reported as unknown
                 importlib.import_module(module)
@@ -78,8 +78,8 @@ def _explain(what: str, error: Exception) -> str:
     """Explain why a part cannot be brought to worker processes, and the ways out."""
     reason = " ".join(str(error).split())
     return (
-        f"{what} cannot be sent to worker processes ({reason}): leave such objects out of its code, train with "
-        "workers=1, or put it into a file that you import"
+        f"{what} cannot be sent to worker processes ({reason}): leave such objects out of its code, train "
+        "with workers=1, or put it into a file that you import"
     )
 
 

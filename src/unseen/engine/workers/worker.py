@@ -140,7 +140,7 @@ def work(number: int, pipe: Connection, parts: SessionParts, packed: bytes) -> N
 
 
 def _sendable(error: Exception) -> Exception:
-    """Return the error, or its text if the other process does not know its class: one of a notebook's cell."""
+    """Return the error, or its text if a cell of a notebook defines its class."""
     if type(error).__module__ == SESSION:
         return UnseenError(f"{type(error).__name__}: {error}")
     return error
