@@ -34,7 +34,7 @@ LAYERS = (
     {"report", "serving"},
     {"runner"},
     {"deploy"},
-    {"audit", "bench"},
+    {"audit", "bench", "sklearn"},
     {"advice"},
     {"cli", "__main__"},
 )

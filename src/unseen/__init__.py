@@ -46,8 +46,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Load the public calls on first use, so that `import unseen` and `unseen --help` are instant."""
-    if name == "bench":
-        return import_module("unseen.bench")  # a package that can be called
+    if name in ("bench", "sklearn"):
+        return import_module(f"unseen.{name}")  # a package that can be called, a module of estimators
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'unseen' has no attribute {name!r}")
