@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import sys
 import time
+from importlib import import_module
 from typing import Any
 
 _SECONDS_BETWEEN = 0.2
@@ -69,9 +70,8 @@ class NotebookDisplay(Display):
         self._send({"text/html": shown, "text/plain": "\n".join(remarks)})
 
     def _send(self, bundle: dict[str, str]) -> None:
-        from IPython.display import display
-
         if self._handle is None:
+            display: Any = import_module("IPython.display").display
             self._handle = display(bundle, raw=True, display_id=True)
         else:
             self._handle.update(bundle, raw=True)
@@ -90,6 +90,4 @@ def in_notebook() -> bool:
     """Check whether this process is the kernel of a notebook."""
     if "IPython" not in sys.modules:
         return False
-    from IPython import get_ipython
-
-    return getattr(get_ipython(), "kernel", None) is not None
+    return getattr(sys.modules["IPython"].get_ipython(), "kernel", None) is not None

@@ -60,12 +60,14 @@ def load_arrays(folder: Path) -> DataSet:
     try:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         expected = about.pop("fingerprint")
-        arrays = {
+        arrays: dict[str, Any] = {
             name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
             for name in _ARRAYS
             if (folder / f"{name}.npy").exists()
         }
-        listed = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
+        listed: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in about.items()
+        }
         listed["columns"] = tuple(
             Column(column["name"], None if column["levels"] is None else tuple(column["levels"]))
             for column in about["columns"]
