@@ -1,4 +1,4 @@
-"""The page on Python and the notebooks run as they are; what is stored in them names no place of a machine."""
+"""The page on Python and the notebooks run as they are; nothing stored names a place of a machine."""
 
 from __future__ import annotations
 
