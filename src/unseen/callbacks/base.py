@@ -61,6 +61,8 @@ class Callback:
         """Called at the end, when result, model and report are written."""
 
 
+_LONGEST = 200
+"""Characters of another library's message that a note repeats."""
 Callbacks = Callback | Iterable[Callback] | None
 """What calls of the public API accept: one callback, several, or none."""
 
@@ -111,22 +113,26 @@ class CallbackList(Callback):
     def _drop(self, callback: Callback, error: Exception) -> None:
         """Drop a callback that failed, and report it to the remaining ones."""
         self.callbacks.remove(callback)
-        note = f"{type(callback).__name__} failed and is dropped; the run continues ({_describe(error)})"
+        note = f"{type(callback).__name__} failed and is dropped; the run continues ({describe_error(error)})"
         if self.callbacks:
             self.on_note(note)
         else:
             warnings.warn(note, stacklevel=2)
 
 
-def _describe(error: Exception) -> str:
-    return str(error) if isinstance(error, UnseenError) else f"{type(error).__name__}: {error}"
+def describe_error(error: Exception) -> str:
+    """Describe an error on one line, with its type unless it was written for users."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, UnseenError) else f"{type(error).__name__}: {text[:_LONGEST]}"
 
 
 CallbackFactory = Callable[[Path], Callback]
 """Factory of a callback for the run in a folder."""
 
 CALLBACKS: Registry[CallbackFactory] = Registry(
-    "callback", group="unseen.callbacks", builtin=("unseen.callbacks.tensorboard",)
+    "callback",
+    group="unseen.callbacks",
+    builtin=("unseen.callbacks.tensorboard", "unseen.callbacks.mlflow", "unseen.callbacks.wandb_trackio"),
 )
 
 
