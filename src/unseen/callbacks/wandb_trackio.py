@@ -47,6 +47,7 @@ class InitLogFinish(Tracker):
         self.project = os.environ.get(self.project_variable) or "unseen"
         self.place = f"{without_secrets(address)} {self.project}"
         self._opened: Any = None
+        self._last = 0
 
     instead: ClassVar[str]
 
@@ -71,6 +72,7 @@ class InitLogFinish(Tracker):
         new = not (trail.id and self.holds(trail.id))
         kept = Trail(f"{_plain(run.name)}-{secrets.token_hex(3)}") if new else trail
         self._opened = self.init(run, kept.id, new=new)
+        self._last = max(kept.rounds.values(), default=0) * 2 + 1
         return kept
 
     def log(self, values: Mapping[str, Any], moment: Moment) -> None:
@@ -139,10 +141,9 @@ class WandB(InitLogFinish):
 
     def place_in_order(self, values: Mapping[str, Any], moment: Moment) -> tuple[dict[str, Any], int]:
         """Number rows upwards, which W&B demands: two per round, and the result after the last."""
-        self._last = moment.round * 2 + (moment.event != "round") if moment.event != "result" else self._last + 1
+        after = self._last + 1 if moment.event == "result" else moment.round * 2
+        self._last = after + (moment.event == "evaluation")
         return {**values, "round": moment.round}, self._last
-
-    _last = 0
 
     def finish(self, ending: Ending, moment: Moment) -> None:
         """Log the figures, and the result as the run's summary."""
@@ -180,6 +181,10 @@ class Trackio(InitLogFinish):
     def place_in_order(self, values: Mapping[str, Any], moment: Moment) -> tuple[dict[str, Any], int]:
         """Use the round as the step."""
         return dict(values), moment.round
+
+    def close(self) -> None:
+        """Write what is buffered; the library would otherwise do it again when Python ends."""
+        self.library.finish()
 
 
 @CALLBACKS.register("wandb")
