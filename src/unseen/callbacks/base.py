@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from unseen.errors import UnseenError
+from unseen.printable import hide_secrets
 from unseen.registry import Registry
 from unseen.runs.records import Record
 
@@ -122,7 +123,7 @@ class CallbackList(Callback):
 
 def describe_error(error: Exception) -> str:
     """Describe an error on one line, with its type unless it was written for users."""
-    text = " ".join(str(error).split())
+    text = hide_secrets(" ".join(str(error).split()))
     return text if isinstance(error, UnseenError) else f"{type(error).__name__}: {text[:_LONGEST]}"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -36,6 +37,10 @@ _DEFAULTS = {
 that is gone does not stop the training for minutes."""
 _METRICS, _PARAMETERS, _LONGEST = 1000, 100, 6000
 """What MLflow takes in one request, and the length of a parameter."""
+
+
+_TRAINING_PAGE = {"mlflow.experimentKind": "custom_model_development"}
+"""Makes MLflow show its pages for training, not those for chats with language models."""
 
 
 class MLflow(Tracker):
@@ -122,6 +127,7 @@ class MLflow(Tracker):
         write_text(folder / "requirements.txt", f"unseen[zoo]=={__version__}\n")
         logged = self._opened.create_logged_model(self._experiment, "model", source_run_id=self._run)
         loader = {"loader_module": "unseen.serving.mlflow_model", "data": weights.name}
+        loader["python_version"] = platform.python_version()
         flavors = {"python_function": {**loader, "env": {"virtualenv": "python_env.yaml"}}}
         write_text(folder / "python_env.yaml", "dependencies:\n- -r requirements.txt\n")
         Model(run_id=self._run, flavors=flavors, model_id=logged.model_id).save(str(folder / "MLmodel"))
@@ -140,7 +146,7 @@ class MLflow(Tracker):
         """Find the experiment by its name, or create it."""
         name = os.environ.get(EXPERIMENT) or "unseen"
         found = client.get_experiment_by_name(name)
-        return str(found.experiment_id if found is not None else client.create_experiment(name))
+        return str(found.experiment_id if found else client.create_experiment(name, tags=_TRAINING_PAGE))
 
 
 @CALLBACKS.register("mlflow")

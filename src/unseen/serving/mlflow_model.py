@@ -20,9 +20,10 @@ class MLflowModel:
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:
         """Return probabilities of the classes in the model's order, or values in the target's own unit.
 
-        model_input  raw inputs as an array: uint8 images (count, channels, height, width) or encoded rows
+        model_input  images as `unseen.from_arrays` takes them (count, height, width, channels), or encoded rows
         """
-        outputs = self.model.outputs(torch.from_numpy(np.array(model_input)))
+        inputs = torch.from_numpy(np.array(model_input))
+        outputs = self.model.outputs(inputs.permute(0, 3, 1, 2) if inputs.ndim == 4 else inputs)
         return (outputs.softmax(1) if self.model.card.classes else outputs).numpy()
 
 
