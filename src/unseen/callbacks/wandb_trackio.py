@@ -22,6 +22,10 @@ from unseen.callbacks.tracking import Ending, Moment, Tracker, Tracking, Trail
 from unseen.errors import UsageError
 
 
+_OPEN: dict[str, Any] = {}
+"""Runs that this process has open, by their ids; one that was interrupted is closed when it is resumed."""
+
+
 class InitLogFinish(Tracker):
     """Tracks with a library that has `init`, `log` and `finish`; subclasses say what differs.
 
@@ -47,7 +51,7 @@ class InitLogFinish(Tracker):
         self.project = os.environ.get(self.project_variable) or "unseen"
         self.place = f"{without_secrets(address)} {self.project}"
         self._opened: Any = None
-        self._last = 0
+        self._last, self._id = 0, ""
 
     instead: ClassVar[str]
 
@@ -71,7 +75,10 @@ class InitLogFinish(Tracker):
         """Continue the tracked run, or open a new one with parameters and tags."""
         new = not (trail.id and self.holds(trail.id))
         kept = Trail(f"{_plain(run.name)}-{secrets.token_hex(3)}") if new else trail
-        self._opened = self.init(run, kept.id, new=new)
+        if (left := _OPEN.pop(kept.id, None)) is not None:
+            left.finish()
+        self._opened = _OPEN[kept.id] = self.init(run, kept.id, new=new)
+        self._id = kept.id
         self._last = max(kept.rounds.values(), default=0) * 2 + 1
         return kept
 
@@ -89,6 +96,7 @@ class InitLogFinish(Tracker):
 
     def close(self) -> None:
         """Write what is buffered."""
+        _OPEN.pop(self._id, None)
         self._opened.finish()
 
 
@@ -114,7 +122,7 @@ class WandB(InitLogFinish):
 
     def holds(self, id: str) -> bool:
         """Look for the folder of an offline run; a server is asked when the run is opened."""
-        return self.remote or any(self._parent.glob(f"wandb/*run-*-{id}"))
+        return self.remote or any(self._parent.glob(f"wandb/*run-*-{id}*"))
 
     @property
     def _parent(self) -> Path:
@@ -184,6 +192,7 @@ class Trackio(InitLogFinish):
 
     def close(self) -> None:
         """Write what is buffered; the library would otherwise do it again when Python ends."""
+        _OPEN.pop(self._id, None)
         self.library.finish()
 
 
