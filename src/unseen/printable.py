@@ -26,7 +26,9 @@ def printable(value: object, *, longest: int = LONGEST) -> str:
 def hide_secrets(text: str) -> str:
     """Remove users, passwords, and tokens of queries from the addresses in a text."""
     text = re.sub(r"(://)[^/\s@]*@", r"\1", text)
-    return re.sub(r"([?&][^=&\s]*(?:token|key|password)[^=&\s]*=)[^&\s'\")]+", r"\1...", text, flags=re.IGNORECASE)
+    return re.sub(
+        r"([?&][^=&\s]*(?:token|key|password)[^=&\s]*=)[^&\s'\")]+", r"\1...", text, flags=re.IGNORECASE
+    )
 
 
 def is_printable(text: str, *, longest: int = LONGEST) -> bool:

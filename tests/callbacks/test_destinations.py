@@ -9,11 +9,22 @@ from unseen.errors import UsageError
 
 HERE = (
     *("", "runs", "/data/mlruns", "C:\\data", "sqlite:////data/mlflow.db", "file:///data/mlruns", "offline"),
-    *("http://localhost:5000", "http://127.0.0.1:5000", "https://[::1]/", "http://a.localhost", "http://127.8.9.1"),
+    *(
+        "http://localhost:5000",
+        "http://127.0.0.1:5000",
+        "https://[::1]/",
+        "http://a.localhost",
+        "http://127.8.9.1",
+    ),
 )
 ELSEWHERE = (
     *("https://api.wandb.ai", "http://10.0.0.1:5000", "http://user:secret@mlflow.example.org/path?token=x"),
-    *("databricks", "databricks://profile", "postgresql://user:secret@db.example.org/x", "http://localhost.example.org"),
+    *(
+        "databricks",
+        "databricks://profile",
+        "postgresql://user:secret@db.example.org/x",
+        "http://localhost.example.org",
+    ),
 )
 
 

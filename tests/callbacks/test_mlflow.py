@@ -177,7 +177,9 @@ def test_a_server_elsewhere_is_refused_offline(tmp_path: Path, monkeypatch: pyte
         make_callbacks(["mlflow"], tmp_path)
 
 
-def test_a_damaged_database_is_one_line(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_database_is_one_line(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mlflow.db").write_text("not a database")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", str(tmp_path))
     with pytest.raises(UnseenError, match="mlflow sqlite:") as refused:
@@ -207,7 +209,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     except PackageNotFoundError:
         pytest.skip("mlflow-skinny has no server: pip install mlflow")
     folder, port = tmp_path_factory.mktemp("server"), free_port()
-    options = {"backend-store-uri": f"sqlite:///{folder}/server.db", "artifacts-destination": f"{folder}/files"}
+    options = {
+        "backend-store-uri": f"sqlite:///{folder}/server.db",
+        "artifacts-destination": f"{folder}/files",
+    }
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     for name, value in {**options, "workers": "1"}.items():
         command += [f"--{name}", value]
@@ -245,7 +250,9 @@ def test_a_real_server_gets_the_same_as_a_database(
     live = tracked_id(out)
     later = send_again(out)
     there = points(later, server)
-    assert {key: value for key, value in there.items() if not key[0].startswith("result/")} == recorded_points(out)
+    assert {
+        key: value for key, value in there.items() if not key[0].startswith("result/")
+    } == recorded_points(out)
     assert points(live, server).keys() == there.keys()
     listed = {each.path for each in client(server).list_artifacts(live)}
     assert {"report.html", "config.toml", "records.jsonl", "result.json", "figures"} <= listed

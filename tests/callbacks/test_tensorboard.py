@@ -67,8 +67,10 @@ def test_afterwards_gives_the_same_curves_as_live(tmp_path: Path) -> None:
     end = RunEnd(run.folder, run.result or {})
     for _ in range(2):
         replay(run, *make_callbacks(["tensorboard"], run.folder), end)
-    live, later = ({tag: steps(folder, tag) for tag in read_log(folder).Tags()["scalars"]}
-                   for folder in (tmp_path / "live", run.folder))
+    live, later = (
+        {tag: steps(folder, tag) for tag in read_log(folder).Tags()["scalars"]}
+        for folder in (tmp_path / "live", run.folder)
+    )
     assert live == later
     log = read_log(run.folder)
     for (name, step), value in recorded_points(run.folder).items():

@@ -27,7 +27,12 @@ def run_of(config: dict[str, object]) -> Run:
 def test_parameters_have_no_folders_and_say_nothing_about_where_a_run_executes() -> None:
     config = {
         **{"data": "/home/me/scans", "data_root": "/home/me", "workers": 3, "device": "cuda", "seed": 7},
-        **{"weights": "/home/me/start.pt", "method": "fedprox", "settings": {"mu": 0.1}, "hold_out": ["x", "y"]},
+        **{
+            "weights": "/home/me/start.pt",
+            "method": "fedprox",
+            "settings": {"mu": 0.1},
+            "hold_out": ["x", "y"],
+        },
     }
     described = describe_run(run_of(config))
     assert described.parameters == {
@@ -56,7 +61,10 @@ def test_only_finite_numbers_are_tracked(diagnostics: dict[str, object]) -> None
     expected = {
         f"diagnostics/{key}": float(value)
         for key, value in diagnostics.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) != float("inf") and value == value
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) != float("inf")
+        and value == value
     }
     assert found == expected
 

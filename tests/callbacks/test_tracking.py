@@ -68,7 +68,9 @@ def test_live_and_afterwards_give_the_same_values_at_the_same_times(
     assert list(live.servers.values()) == list(later.servers.values())
     assert live.runs == later.runs
     found = points(later.servers)
-    assert {key: value for key, value in found.items() if not key[0].startswith("result/")} == recorded_points(out)
+    assert {
+        key: value for key, value in found.items() if not key[0].startswith("result/")
+    } == recorded_points(out)
     run = read_run(out)
     assert run.result is not None and run.selected_round is not None
     target = run.result["metrics"]["target"]["accuracy"]

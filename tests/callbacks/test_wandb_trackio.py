@@ -8,6 +8,7 @@ import sqlite3
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from unseen.runs.folder import RunFolder
 from unseen.runs.reader import read_run
 
 Rows = list[tuple[int, dict[str, Any]]]
+_OWN = ("round", "_", "scores/")
+"""Beginnings of what the libraries add to a row: steps, times, and the sizes of images."""
 _HEADER, _BLOCK, _PIECE = 7, 1 << 15, struct.Struct("<IHB")
 
 
@@ -36,14 +39,18 @@ def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wandb_rows(out: Path) -> Rows:
-    """Read the rows of all offline folders of a run, from W&B's own files."""
-    pytest.importorskip("wandb")
+    """Read the rows of all offline folders of a run, from W&B's own files, which it completes in its own time."""
     rows: Rows = []
     for path in sorted(out.glob("wandb/offline-run-*/run-*.wandb")):
-        for record in wandb_records(path.read_bytes()):
+        ends = time.monotonic() + 60
+        while not (records := list(wandb_records(path.read_bytes()))) or not records[-1].HasField("exit"):
+            assert time.monotonic() < ends, f"W&B did not complete {path}"
+            time.sleep(0.1)
+        for record in records:
             if record.WhichOneof("record_type") == "history":
-                items = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
-                rows.append((record.history.step.num, {key: json.loads(text) for key, text in items.items()}))
+                items = {item.key or "/".join(item.nested_key): item for item in record.history.item}
+                row = {key: json.loads(item.value_json) for key, item in items.items()}
+                rows.append((record.history.step.num, row))
     return rows
 
 
@@ -71,7 +78,7 @@ def points(rows: Rows) -> dict[tuple[str, int], float]:
     found: dict[tuple[str, int], float] = {}
     for _, row in rows:
         for key, value in row.items():
-            if isinstance(value, int | float) and key not in ("round", "_step", "_runtime", "_timestamp"):
+            if isinstance(value, int | float) and not key.startswith(_OWN):
                 assert (key, row["round"]) not in found
                 found[key, row["round"]] = value
     return found
@@ -206,7 +213,9 @@ def test_trackio_elsewhere_is_refused_offline(
 ) -> None:
     monkeypatch.setenv("UNSEEN_OFFLINE", "1")
     monkeypatch.setenv(*variable.split("=", 1))
-    with pytest.raises(UsageError, match="UNSEEN_OFFLINE is set, which forbids to track with trackio") as refused:
+    with pytest.raises(
+        UsageError, match="UNSEEN_OFFLINE is set, which forbids to track with trackio"
+    ) as refused:
         make_callbacks(["trackio"], tmp_path)
     assert "secret" not in str(refused.value)
 

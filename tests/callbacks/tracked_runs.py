@@ -34,7 +34,9 @@ class Memory(Tracker):
 
     name = "memory"
 
-    def __init__(self, servers: dict[str, list[tuple[str, int, float, float]]], *, remote: bool = False) -> None:
+    def __init__(
+        self, servers: dict[str, list[tuple[str, int, float, float]]], *, remote: bool = False
+    ) -> None:
         self.servers, self.remote = servers, remote
         self.runs: list[TrackedRun] = []
         self.endings: list[Ending] = []
@@ -78,9 +80,7 @@ def train(
 def recorded_points(folder: Path) -> dict[tuple[str, int], float]:
     """What a tracker has to have of a run: name and round -> value."""
     run = read_run(folder)
-    return {
-        (name, record["round"]): value for record in run.records for name, value in values_of(record)
-    }
+    return {(name, record["round"]): value for record in run.records for name, value in values_of(record)}
 
 
 def values_of(record: Record) -> Iterator[tuple[str, float]]:

@@ -120,7 +120,9 @@ class Tracking(Callback):
             run = read_run(self.files.path)
             described = describe_run(run, name=self.name, group=self.group)
             self._time = described.started
-            self._trail = self.tracker.open(described, read_trails(self.files.tracking).get(self._key, Trail()))
+            self._trail = self.tracker.open(
+                described, read_trails(self.files.tracking).get(self._key, Trail())
+            )
             self._save(self._trail)
         for record in run.records:
             self.on_record(record)

@@ -92,7 +92,9 @@ class InitLogFinish(Tracker):
         from PIL import Image
 
         images = {name: Image.open(io.BytesIO(png)) for name, png in ending.figures().items()}
-        self.log({**ending.values, **{name: self.library.Image(each) for name, each in images.items()}}, moment)
+        self.log(
+            {**ending.values, **{name: self.library.Image(each) for name, each in images.items()}}, moment
+        )
 
     def close(self) -> None:
         """Write what is buffered."""

@@ -38,7 +38,9 @@ def track_command(
     to: Annotated[str, typer.Option(help="The tracker: mlflow, tensorboard, wandb, trackio or a plugin's.")],
     server: Annotated[
         str | None,
-        typer.Option(help="Address of the tracker's server, or MLflow's folder; else the tracker's variables."),
+        typer.Option(
+            help="Address of the tracker's server, or MLflow's folder; else the tracker's variables."
+        ),
     ] = None,
     project: Annotated[
         str | None, typer.Option(help="Project (of MLflow: experiment) to track in, by default unseen.")
