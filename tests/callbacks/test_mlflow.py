@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tracked_runs import StopInRound, images, recorded_points, train
+
 from unseen.callbacks.base import Callback, RunEnd, StopTrainingError, make_callbacks
 from unseen.callbacks.mlflow import MLflow
 from unseen.callbacks.tracking import Tracking, forget, read_trails, replay

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-import unseen
 from tracked_runs import ROUNDS, StopInRound, recorded_points
 from tracked_runs import train as train_tracked
+
+import unseen
 from unseen.callbacks.base import Callback, RunEnd, StopTrainingError, make_callbacks
 from unseen.callbacks.tracking import replay
 from unseen.errors import UsageError

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-
 from tracked_runs import ROUNDS, Memory, StopInRound, recorded_points, train
+
 from unseen.callbacks.base import Callback, RunEnd, StopTrainingError
 from unseen.callbacks.tracked_values import describe_run
 from unseen.callbacks.tracking import Moment, Tracking, forget, replay

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tracked_runs import StopInRound, recorded_points, train
+
 from unseen.callbacks.base import RunEnd, StopTrainingError, make_callbacks
 from unseen.callbacks.tracking import forget, read_trails, replay
 from unseen.errors import UsageError

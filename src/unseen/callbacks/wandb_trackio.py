@@ -21,7 +21,6 @@ from unseen.callbacks.tracked_values import TrackedRun
 from unseen.callbacks.tracking import Ending, Moment, Tracker, Tracking, Trail
 from unseen.errors import UsageError
 
-
 _OPEN: dict[str, Any] = {}
 """Runs that this process has open, by their ids; one that was interrupted is closed when it is resumed."""
 
