@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from hypothesis import given
@@ -64,7 +65,7 @@ def test_only_finite_numbers_are_tracked(diagnostics: dict[str, object]) -> None
         if isinstance(value, int | float)
         and not isinstance(value, bool)
         and abs(value) != float("inf")
-        and value == value
+        and not math.isnan(value)
     }
     assert found == expected
 

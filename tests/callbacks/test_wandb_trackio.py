@@ -1,4 +1,4 @@
-"""Weights & Biases offline and trackio's database, read back: every value once, live, resumed and afterwards."""
+"""W&B offline and trackio's database, read back: every value once, live, resumed and afterwards."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wandb_rows(out: Path) -> Rows:
-    """Read the rows of all offline folders of a run, from W&B's own files, which it completes in its own time."""
+    """Read the rows of all offline folders of a run, once W&B has completed its files."""
     rows: Rows = []
     for path in sorted(out.glob("wandb/offline-run-*/run-*.wandb")):
         ends = time.monotonic() + 60

@@ -40,6 +40,6 @@ def require_reachable(tracker: str, address: str, *, instead: str) -> None:
     """
     if is_offline() and is_remote(address):
         raise UsageError(
-            f"{OFFLINE_VARIABLE} is set, which forbids to track with {tracker} at {without_secrets(address)}: "
-            f"{instead}, or unset {OFFLINE_VARIABLE}"
+            f"{OFFLINE_VARIABLE} is set, which forbids to track with {tracker} at "
+            f"{without_secrets(address)}: {instead}, or unset {OFFLINE_VARIABLE}"
         )

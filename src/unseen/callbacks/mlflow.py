@@ -1,7 +1,7 @@
 """MLflow: parameters, metrics, artifacts and the model of a run, in a local store or on a server.
 
-`MLFLOW_TRACKING_URI` names the store: an address, or a folder, which gets a SQLite database; without it MLflow
-uses `mlflow.db` in the current folder. Needs `pip install 'unseen[mlflow]'`.
+`MLFLOW_TRACKING_URI` names the store: an address, or a folder, which gets a SQLite database; without it
+MLflow uses `mlflow.db` in the current folder. Needs `pip install 'unseen[mlflow]'`.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class TensorBoard(Tracker):
         self._opened: SummaryWriter | None = None
 
     def open(self, run: TrackedRun, trail: Trail) -> Trail:
-        """Open the log; what is in it after the last round that is complete there is hidden, and sent again."""
+        """Open the log; what it has after the last round that is complete there is written again."""
         there = self._files.tensorboard.is_dir()
         complete = min(trail.rounds.get(event, -1) for event in VALUES) if trail.id and there else -1
         purge = complete + 1 if there else None

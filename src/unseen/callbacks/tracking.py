@@ -88,7 +88,7 @@ class Tracker(ABC):
     def finish(self, ending: Ending, moment: Moment) -> None:
         """Log the result of a finished run; `moment` is its selected round."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (not every tracker keeps something open)
         """Flush, and let go of files and connections; the tracked run may be continued later."""
 
 

@@ -1,7 +1,7 @@
-"""Weights & Biases and trackio, which share `init`, `log` and `finish`: values, settings and figures of a run.
+"""Weights & Biases and trackio share `init`, `log` and `finish`: values, settings, figures of a run.
 
-Both stay on this machine unless the user names a server: W&B writes RUN/wandb for `wandb sync`, trackio its own
-folder for `trackio show`. Needs `pip install 'unseen[wandb]'` or `'unseen[trackio]'`.
+Both stay on this machine unless the user names a server: W&B writes RUN/wandb for `wandb sync`, trackio its
+own folder for `trackio show`. Needs `pip install 'unseen[wandb]'` or `'unseen[trackio]'`.
 """
 
 from __future__ import annotations

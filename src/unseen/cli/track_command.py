@@ -35,6 +35,7 @@ class _Source:
 @with_plugins
 def track_command(
     runs: Annotated[list[Path], typer.Argument(help="Run folders or bench folders.")],
+    *,
     to: Annotated[str, typer.Option(help="The tracker: mlflow, tensorboard, wandb, trackio or a plugin's.")],
     server: Annotated[
         str | None,

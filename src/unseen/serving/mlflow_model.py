@@ -20,7 +20,7 @@ class MLflowModel:
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:
         """Return probabilities of the classes in the model's order, or values in the target's own unit.
 
-        model_input  images as `unseen.from_arrays` takes them (count, height, width, channels), or encoded rows
+        model_input  images as `unseen.from_arrays` takes them (n, height, width, channels), or encoded rows
         """
         inputs = torch.from_numpy(np.array(model_input))
         outputs = self.model.outputs(inputs.permute(0, 3, 1, 2) if inputs.ndim == 4 else inputs)
