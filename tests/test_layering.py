@@ -52,6 +52,7 @@ HEAVY = {
     *("torch", "timm", "torchvision", "sklearn", "scipy", "altair", "onnx", "onnxruntime", "pyarrow"),
     *("flwr", "cryptography", "open_clip", "pydicom", "nibabel", "datasets", "webdataset"),
     *("pandas", "polars", "numpy", "PIL", "jinja2", "filelock", "tensorboard", "tenseal", "opacus"),
+    *("mlflow", "wandb", "trackio"),
 }
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 """All but the public face, which only passes names on."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from unseen.errors import UnseenError, UsageError
+from unseen.printable import hide_secrets
 from unseen.registry import Registry
 from unseen.runs.records import Record
 
@@ -61,6 +62,8 @@ class Callback:
         """Called at the end, when result, model and report are written."""
 
 
+_LONGEST = 200
+"""Characters of another library's message that a note repeats."""
 RecordFunction = Callable[[Record], object]
 """A function that is called with every event as it is written to the records."""
 Callbacks = Callback | RecordFunction | Iterable[Callback | RecordFunction] | None
@@ -137,22 +140,26 @@ class CallbackList(Callback):
         """Drop a callback that failed, and report it to the remaining ones."""
         self.callbacks.remove(callback)
         name = getattr(getattr(callback, "function", None), "__name__", type(callback).__name__)
-        note = f"{name} failed and is dropped; the run continues ({_describe(error)})"
+        note = f"{name} failed and is dropped; the run continues ({describe_error(error)})"
         if self.callbacks:
             self.on_note(note)
         else:
             warnings.warn(note, stacklevel=2)
 
 
-def _describe(error: Exception) -> str:
-    return str(error) if isinstance(error, UnseenError) else f"{type(error).__name__}: {error}"
+def describe_error(error: Exception) -> str:
+    """Describe an error on one line, with its type unless it was written for users."""
+    text = hide_secrets(" ".join(str(error).split()))
+    return text if isinstance(error, UnseenError) else f"{type(error).__name__}: {text[:_LONGEST]}"
 
 
 CallbackFactory = Callable[[Path], Callback]
 """Factory of a callback for the run in a folder."""
 
 CALLBACKS: Registry[CallbackFactory] = Registry(
-    "callback", group="unseen.callbacks", builtin=("unseen.callbacks.tensorboard",)
+    "callback",
+    group="unseen.callbacks",
+    builtin=("unseen.callbacks.tensorboard", "unseen.callbacks.mlflow", "unseen.callbacks.wandb_trackio"),
 )
 
 
