@@ -120,7 +120,7 @@ def change_maps(output: Tensor, change: Callable[[Tensor], Tensor], *, channels_
     maps = dense(output)
     last = maps.ndim == 3 or channels_last
     first = maps.movedim(-1, 1) if last else maps
-    changed = change(first.flatten(2).float()).to(maps.dtype).unflatten(2, first.shape[2:])
+    changed: Tensor = change(first.flatten(2).float()).to(maps.dtype).unflatten(2, first.shape[2:])
     return changed.movedim(1, -1) if last else changed
 
 

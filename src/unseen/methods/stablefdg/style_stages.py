@@ -64,8 +64,8 @@ class StyleStages:
         def keep(maps: Tensor) -> Tensor:
             if maps.shape[2] < 2:
                 raise UsageError(
-                    "stablefdg shares the styles of the first stage's maps, which have a single position: use "
-                    "a larger --image-size, or --set sharing=0"
+                    "stablefdg shares the styles of the first stage's maps, which have a single position: "
+                    "use a larger --image-size, or --set sharing=0"
                 )
             found.append(styles_of(maps).cpu())
             return maps
