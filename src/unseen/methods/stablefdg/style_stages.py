@@ -98,7 +98,8 @@ class StyleStages:
             yield
 
     def _move(self, number: int, _module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
-        if not self.module.training:
+        behind_maps = number > 0 and output.ndim < 3
+        if behind_maps or not self.module.training:
             return output
         if number == 0 and self.foreign is not None and self._happens(self.settings.sharing):
             output = self._change(output, partial(self._share, foreign=self.foreign))
