@@ -126,17 +126,6 @@ def test_only_the_adapter_is_sent_and_the_rest_stays(make_experiment, go):
     torch.testing.assert_close(tensors["body.body.proj"], experiment.network.body.proj.data)
 
 
-def test_it_is_fedavg_on_the_adapter(make_experiment, make_tiny_data, go):
-    experiment = make_experiment("fedclip", data=make_tiny_data(missing=("b", 1)))
-    ours, _ = go(experiment, rounds=2)
-    module = experiment.method.build(experiment.network, seed=experiment.seed)
-    fedavg = make_method("fedavg", weighting="uniform")
-    plain, _ = go(replace(experiment, network=module, method=fedavg), "plain", rounds=2)
-    assert torch.equal(ours.weights, plain.weights)
-    start = Workspace(experiment).flat.read()
-    assert (ours.weights - start).abs().max() > 1e-4
-
-
 def test_training_lowers_the_loss(make_experiment, go, rounds_of):
     plan = LocalTrainingConfig(epochs=5, batch_size=4, lr=0.01, momentum=0.0, optimizer="adam")
     _, records = go(make_experiment("fedclip", plan=plan), rounds=3)

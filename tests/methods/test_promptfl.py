@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 
 import pytest
 import torch
@@ -104,17 +103,6 @@ def test_only_the_tokens_are_sent_and_the_saved_head_is_theirs(make_experiment, 
         features = network.features(random_images())
         torch.testing.assert_close(features @ tensors["head.weight"].T, network.head(features))
     torch.testing.assert_close(tensors["head.context"].flatten(), checkpoint.weights)
-
-
-def test_it_is_fedavg_on_the_prompt(make_experiment, make_tiny_data, go):
-    experiment = make_experiment("promptfl", data=make_tiny_data(missing=("b", 1)))
-    ours, _ = go(experiment, rounds=2)
-    module = experiment.method.build(experiment.network, seed=experiment.seed)
-    fedavg = make_method("fedavg", weighting="samples")
-    plain, _ = go(replace(experiment, network=module, method=fedavg), "plain", rounds=2)
-    assert torch.equal(ours.weights, plain.weights)
-    start = Workspace(experiment).flat.read()
-    assert (ours.weights - start).abs().max() > 1e-4
 
 
 def test_the_start_depends_on_the_seed_and_training_lowers_the_loss(make_experiment, go, rounds_of):
