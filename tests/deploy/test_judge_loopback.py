@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from judged_sites import ALLOWS, train_two
+from table_sites import WHOLE, make_tables, table_job
 from tiny_sites import LoopbackGrid, make_images, write_policy
 
 from unseen.deploy.coordinator.coordinator import RoundPolicy
@@ -22,6 +23,7 @@ from unseen.errors import UnseenError
 from unseen.judging import Judgement, judge
 from unseen.judging.judge_sites import JudgeOptions, open_models
 from unseen.judging.judged_model import ModelSpec, describe_model
+from unseen.runner.run import run
 from unseen.serving import export_model
 
 TERMS = RoundPolicy(deadline=20.0)
@@ -230,3 +232,33 @@ def test_a_census_that_cannot_be_is_refused(grid, runs, tmp_path, counts: object
 
     grid.spoil = spoil
     assert "b" in go(grid, ask(runs[0]), tmp_path / "out").values["refused"]
+
+
+def test_tables_and_their_groups_are_judged_at_the_sites(tmp_path) -> None:
+    tables = make_tables(tmp_path / "tables")
+    trained = run(table_job(tables), out=tmp_path / "run").folder
+    options = {"target_column": "target", "group_columns": ("ward",)}
+    grid = LoopbackGrid(tables, tmp_path / "sites", suffix=".csv")
+    for site in grid.sites:
+        write_policy(site.home, ALLOWS.replace('"kind"', '"ward"'))
+    found = go(grid, ask(trained, **options), tmp_path / "out")
+    here = judge(trained, data=tables / WHOLE, group_columns=("ward",), threads=1)
+    assert found.sites == here.sites and found.pooled == here.pooled
+    assert [each["name"] for each in found.sites["a"]["groups"][0]["groups"]] == ["north", "only a", "south"]
+    asked = [answer for _, question, answer in grid.log if question.header["ask"] == "census"]
+    assert not any("only" in json.dumps(answer.header) for answer in asked)
+
+    def spoil(site: str, question: SiteMessage, answer: SiteMessage) -> SiteMessage:
+        if site != "a" or question.header["ask"] != "judge":
+            return answer
+        return replace(
+            answer, arrays={**answer.arrays, "group 0/counts": answer.arrays["group 0/counts"] + 1}
+        )
+
+    grid.spoil = spoil
+    lied = go(grid, ask(trained, **options), tmp_path / "lied")
+    assert "groups of other sizes" in lied.values["refused"]["a"]
+    for site in grid.sites:
+        write_policy(site.home, ALLOWS)
+    with pytest.raises(UnseenError, match="groups of the column 'ward'"):
+        go(grid, ask(trained, **options), tmp_path / "refused")

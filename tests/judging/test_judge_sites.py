@@ -190,7 +190,7 @@ def test_values_of_a_table_in_its_own_unit(price_runs, prices):
     assert found.metric("r2", site="west", model=1) == pytest.approx(
         r2_score(truth, predicted[:, 0]), abs=1e-6
     )
-    assert found.tests[0]["metric"] == "mae" and found.tests[0]["test"] == "paired t-test"
+    assert found.tests[0]["metric"] == "mae" and found.tests[0]["test"] == "a paired t-test"
     assert found.tests[0]["difference"] == pytest.approx(
         found.metric("mae", model=1) - found.metric("mae"), abs=1e-9
     )

@@ -248,7 +248,7 @@ def _tests(found: Sequence[SiteFindings], terms: JudgeTerms, stratum: Stratum | 
     if not terms.classes:
         tested = paired_mean_test(first, second, samples)
         scale = terms.scale[1]
-        return [_test_values("mae", "paired t-test", tested.scaled_by(scale))]
+        return [_test_values("mae", "a paired t-test", tested.scaled_by(scale))]
     only = {"only_first": int(first), "only_second": int(second)}
     tests = [_test_values("accuracy", "McNemar", mcnemar_test(int(first), int(second), samples)) | only]
     tests.append(_test_values("auroc", "DeLong", delong_test(stratum) if stratum else UNTESTED))
