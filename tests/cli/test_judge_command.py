@@ -33,7 +33,15 @@ def digit_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_tables_tests_and_page_are_shown(unseen, digit_runs) -> None:
     answer = unseen("judge", *digit_runs, "--data", "rotated-digits", "--domain", "60", "--domain", "75")
     assert answer.code == 0
-    for text in ("rounds1", "rounds2", "all sites", "AUROC", "McNemar, p", "DeLong, p", "judgement.html"):
+    for text in (
+        "rounds1",
+        "rounds2",
+        "all sites",
+        "AUROC",
+        "By McNemar, p",
+        "By DeLong, p",
+        "judgement.html",
+    ):
         assert text in answer.out
     page = Path("judgement/judgement.html").read_text(encoding="utf-8")
     found = load_judgement("judgement").values

@@ -80,7 +80,7 @@ def explain_test(test: Values, values: Values, where: str = "") -> str:
         first, second = "the first model", "the second model"
     metric, place = label_of(test["metric"]), f" at {where}" if where else ""
     if not is_number(test["p_value"]):
-        return f"{metric}{place}: too little data for {test['test']}'s test."
+        return f"{metric}{place}: too little data for a test ({test['test']})."
     found = _difference(test)
     if "only_first" in test:
         found += f": {test['only_second']} samples only {second} has right, {test['only_first']} only {first}"
@@ -89,7 +89,7 @@ def explain_test(test: Values, values: Values, where: str = "") -> str:
     else:
         better = (test["difference"] > 0) == (test["metric"] != "mae")
         verdict = f"chance alone hardly explains it: {second if better else first} is better"
-    return f"{metric}{place}: {found}. {test['test']}, {p_text(test['p_value'], 'p')}: {verdict}."
+    return f"{metric}{place}: {found}. By {test['test']}, {p_text(test['p_value'], 'p')}: {verdict}."
 
 
 def _difference(test: Values) -> str:
