@@ -12,6 +12,7 @@ from unseen import __version__
 from unseen.cli.advise_command import advise_command
 from unseen.cli.audit_command import audit_command
 from unseen.cli.bench_command import bench_command
+from unseen.cli.card_command import card_command
 from unseen.cli.check_site_command import check_site_command
 from unseen.cli.data_command import app as data_app
 from unseen.cli.demo_command import demo_command
@@ -54,6 +55,7 @@ app.command("audit")(audit_command)
 app.command("predict")(predict_command)
 app.command("check-site")(check_site_command)
 app.command("export")(export_command)
+app.command("card")(card_command)
 app.command("help")(help_command)
 for _name, _command in (
     ("up", up_command),

@@ -1,6 +1,6 @@
 """How sure a model is of its outputs: calibrated probabilities, sets or intervals, and distance from home.
 
-`judge_outputs` computes it here; `CertaintyGraph` has the same arithmetic, in float64 too, for exported files.
+`judge_outputs` computes it; `CertaintyGraph` has the same arithmetic, in float64 too, for exported files.
 """
 
 from __future__ import annotations
