@@ -129,3 +129,16 @@ def test_a_damaged_card_is_refused(finished, tmp_path):
     (tmp_path / "model-card.json").write_text('{"format": 1}')
     with pytest.raises(UnseenError, match="damaged or no model card"):
         read_card(tmp_path)
+
+
+def test_quantities_have_their_own_words(tmp_path):
+    rows = ["place,size,price"]
+    rows += [f"{'abc'[number % 3]},{number},{3 * number + number % 7}" for number in range(90)]
+    table = tmp_path / "prices.csv"
+    table.write_text("\n".join(rows) + "\n")
+    options = {"target": "price", "domain_column": "place", "rounds": 1, "validation": 0.3, "workers": 1}
+    folder = train(table, hold_out="c", out=tmp_path / "run", **options).folder
+    card, text = read_card(folder), (folder / "model-card.md").read_text()
+    assert card["data"]["sources"] == {"a": 30, "b": 30}
+    assert "It predicts a quantity. Input: 1 numbers per row." in text and "Intervals were fitted" in text
+    assert "Pearson r | RMSE |" in text and "Probabilities" not in text.partition("## Limits")[0]

@@ -61,7 +61,9 @@ def _purpose(card: Mapping[str, Any]) -> list[str]:
     shown = ", ".join(classes[:MOST_CLASSES]) + (" and others" if len(classes) > MOST_CLASSES else "")
     task = f"tells {len(classes)} classes apart: {shown}" if classes else "predicts a quantity"
     rows = [[_text(name), format_count(count)] for name, count in data["sources"].items()]
-    lines = [f"It {task}. Input: {_text('x'.join(map(str, card['model']['input_shape'] or [])))}."]
+    shape = [str(size) for size in card["model"]["input_shape"] or ["not recorded"]]
+    entry = f"{shape[0]} numbers per row" if len(shape) == 1 and shape[0].isdigit() else " x ".join(shape)
+    lines = [f"It {task}. Input: {entry}."]
     lines.append(
         f"It was trained on {_text(data['name'])} and is meant for data like that of its sources. Whether it "
         f"also works elsewhere was tested on {join_names(held)}, which it was not trained on."
@@ -73,18 +75,19 @@ def _purpose(card: Mapping[str, Any]) -> list[str]:
 
 def _results(card: Mapping[str, Any]) -> list[str]:
     metrics = card["metrics"]
-    name = metrics["name"]
+    name, held_out = metrics["name"], metrics["held_out_domains"]
+    names = [name, *(("rmse",) if any("rmse" in found for found in held_out.values()) else ())]
+
+    def line(label: str, samples: object, found: Mapping[str, Any]) -> list[str]:
+        return [label, format_count(samples), *(format_value(found.get(each), each) for each in names)]
+
     rows = [
-        [f"{_text(domain)} (held out)", format_count(found["samples"]), format_value(found.get(name), name)]
-        for domain, found in metrics["held_out_domains"].items()
+        line(f"{_text(domain)} (held out)", found["samples"], found) for domain, found in held_out.items()
     ]
-    for part, label in (
-        ("in_domain", "test data of the sources"),
-        ("source_validation", "validation data of the sources"),
-    ):
+    for part, label in (("in_domain", "test"), ("source_validation", "validation")):
         if metrics[part]:
-            rows.append([label, "", format_value(metrics[part].get(name), name)])
-    lines = [_table(["data", "samples", metric_label(name)], rows)]
+            rows.append(line(f"{label} data of the sources", None, metrics[part]))
+    lines = [_table(["data", "samples", *map(metric_label, names)], rows)]
     for part, what in (("worst_domain", "domain"), ("worst_group", "group")):
         if worst := metrics[part]:
             lines.append(f"Worst {what}: {_text(worst[what])}, {format_value(worst.get(name), name)}. ")
@@ -97,10 +100,10 @@ def _calibration(card: Mapping[str, Any]) -> list[str]:
     if not found:
         return ["Not calibrated, or not recorded by the version that trained it."]
     kind, lines = found["scaling"]["kind"], []
-    lines.append(
-        f"Probabilities were scaled ({_text(kind)}) on validation samples of "
-        f"{_text(', '.join(found['sources']))}."
+    what = (
+        f"Probabilities were scaled ({_text(kind)})" if card["model"]["classes"] else "Intervals were fitted"
     )
+    lines.append(f"{what} on validation samples of {_text(', '.join(found['sources']))}.")
     if reliable := found.get("target"):
         rows = [
             [label, *(show(reliable[when].get(key)) for when in ("before", "after"))]

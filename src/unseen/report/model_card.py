@@ -107,10 +107,20 @@ def _sources(run: Run) -> dict[str, int | None]:
     chosen = [str(name) for name in run.config.get("sources") or run.data.get("domains") or []]
     counts = run.data.get("class_counts") or {}
     return {
-        name: sum(counts[name].values()) if isinstance(counts.get(name), dict) else None
+        name: sum(counts[name].values()) if isinstance(counts.get(name), dict) else _samples_of(run, name)
         for name in chosen
         if name not in outside
     }
+
+
+def _samples_of(run: Run, domain: str) -> int | None:
+    """Sum the samples of a domain's clients; None where clients were not listed or share domains."""
+    clients = run.start.get("clients") or []
+    listed = len(clients) == run.start.get("client_count")
+    if not listed or any(len(each["domains"]) > 1 for each in clients):
+        return None
+    own = [each for each in clients if list(each["domains"]) == [domain]]
+    return sum(each[split] for each in own for split in ("train", "validation", "test")) or None
 
 
 def _held_out_scores(run: Run) -> dict[str, dict[str, Any]]:

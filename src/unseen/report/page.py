@@ -51,7 +51,10 @@ class DataTable(NamedTuple):
 
 
 class ImageCard(NamedTuple):
-    """An image (PNG in base64) with a caption of three lines; `right` chooses its frame."""
+    """An image (PNG in base64) with a caption of three lines; `right` chooses its frame.
+
+    overlay  the same image with an attribution map on top, shown below it; "" without one
+    """
 
     png: str
     alt: str
@@ -60,6 +63,7 @@ class ImageCard(NamedTuple):
     hint: str
     right: bool
     title: str = ""
+    overlay: str = ""
 
 
 class PanelPlace(NamedTuple):
