@@ -7,6 +7,7 @@ Selvaraju et al., "Grad-CAM: Visual Explanations from Deep Networks via Gradient
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,13 +72,13 @@ def attribution_maps(saved: SavedModel, images: Sequence[Pixels]) -> Attribution
             if tap.ndim == 4 and tap.requires_grad
         }
         scores = found.logits.amax(dim=1).sum()
-        try:
-            gradients = torch.autograd.grad(scores, list(taps.values()), allow_unused=True) if taps else ()
-        except RuntimeError:  # a later layer wrote over the map
-            gradients = (None,) * len(taps)
+        gradients: Sequence[Tensor | None] = ()
+        if taps:
+            with suppress(RuntimeError):  # a later layer wrote over the map
+                gradients = torch.autograd.grad(scores, list(taps.values()), allow_unused=True)
     spatial = {
         name: (taps[name].detach(), gradient)
-        for name, gradient in zip(taps, gradients, strict=True)
+        for name, gradient in zip(taps, gradients, strict=False)
         if gradient is not None
     }
     if not spatial:
@@ -108,4 +109,5 @@ def _overlay(pixels: Pixels, own: npt.NDArray[np.float32]) -> Pixels | None:
         return None
     coloured = np.broadcast_to(pixels if pixels.shape[2] == 3 else pixels[..., :1], (*pixels.shape[:2], 3))
     share = _STRENGTH * own[..., None]
-    return np.rint(coloured * (1 - share) + _COLOUR * share).astype(np.uint8)
+    blended: Pixels = np.rint(coloured * (1 - share) + _COLOUR * share).astype(np.uint8)
+    return blended
