@@ -109,7 +109,6 @@ def run(
     """
     following, folder = CallbackList(callbacks), RunFolder(out)
     meter = EnergyMeter(folder.energy)
-    following.callbacks.append(_Metering(meter))
     if not (resume and folder.holds_run):
         folder.require_free()
     elif config.precision == "auto":
@@ -139,7 +138,7 @@ def run(
             ),
             run_id=setup.run_id,
             make_engine=partial(engine or _make_local_engine, setup),
-            callbacks=following,
+            callbacks=CallbackList([_Metering(meter), following]),
         ) as loop:
             if loop.resumed:
                 loop.record("resume", round=loop.checkpoint.round, time=now())

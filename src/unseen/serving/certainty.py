@@ -126,3 +126,34 @@ class CertaintyGraph(nn.Module):
             beyond = (torch.arange(1, classes + 1, dtype=torch.float64) - FREE_CLASSES).clamp(min=0)
             before = (before + PENALTY * beyond) / (1 + PENALTY * max(0, classes - FREE_CLASSES))
         return torch.zeros_like(before).scatter(1, order, before.clamp(0, 1)) < self.limit
+
+
+def describe_certainty(saved: SavedModel) -> list[dict[str, Any]]:
+    """Describe the outputs of `CertaintyGraph` for whoever uses an exported file."""
+    calibration, reference, outputs = saved.calibration, saved.reference, saved.card.outputs
+    promise: dict[str, Any] = {}
+    if calibration is not None and calibration.limits:
+        promise = {**calibration.default, "threshold": calibration.limit()}
+    kept = "holds the truth for the promised fraction of samples like the sources'; not promised elsewhere"
+    limits = {} if reference is None else {name: each.value for name, each in reference.limits.items()}
+    described: dict[str, tuple[list[Any], str, dict[str, Any]]] = {
+        CALIBRATED: ([outputs], "probabilities after calibration on the sources", {}),
+        SET: ([outputs], f"bool: whether a class is in the set; the set {kept}", promise),
+        INTERVAL: ([2], f"low and high end around the value, in the target's own unit; it {kept}", promise),
+        DISTANCE: ([], "Mahalanobis distance from the sources' features; about 1 is usual", {}),
+        UNUSUAL: (
+            [],
+            "bool: whether the distance reaches the limit, which 95 % of every source's samples stay below",
+            {"limit": limits.get("distance")},
+        ),
+        ENERGY: (
+            [],
+            "-log sum exp of the logits; high where the model knows nothing",
+            {"limit": limits.get("energy")},
+        ),
+    }
+    return [
+        {"name": name, "shape": ["batch", *shape], "values": text, **more}
+        for name in CertaintyGraph(saved).names
+        for shape, text, more in [described[name]]
+    ]

@@ -14,6 +14,7 @@ from unseen import __version__
 from unseen.data.tables.encoding import TableEncoding
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.fileio import write_atomically, write_json
+from unseen.serving.certainty import describe_certainty
 from unseen.serving.saved_model import ModelCard, SavedModel, load_model, model_file
 from unseen.tensor_files import save_tensors
 
@@ -27,7 +28,7 @@ def export_metadata(saved: SavedModel, to: str) -> dict[str, Any]:
         "task": card.task,
         "classes": list(card.classes),
         "input": _image_input(card, complete) if card.encoding is None else _table_input(card),
-        "outputs": _outputs(card, complete) + (_certainty_outputs(saved) if complete else []),
+        "outputs": _outputs(card, complete) + (describe_certainty(saved) if complete else []),
         "model": card.model,
         "method": card.method,
         "settings": card.settings,
@@ -95,47 +96,6 @@ def _outputs(card: ModelCard, complete: bool) -> list[dict[str, Any]]:
     scale = {"mean": mean, "std": std}
     return [
         {"name": "values", "shape": shape, "values": "output * std + mean is in the target's unit", **scale}
-    ]
-
-
-def _certainty_outputs(saved: SavedModel) -> list[dict[str, Any]]:
-    """Describe the outputs that say how sure the model is, as far as it can tell."""
-    from unseen.serving.certainty import (
-        CALIBRATED,
-        DISTANCE,
-        ENERGY,
-        INTERVAL,
-        SET,
-        UNUSUAL,
-        CertaintyGraph,
-    )
-
-    calibration, reference, outputs = saved.calibration, saved.reference, saved.card.outputs
-    promise: dict[str, Any] = {}
-    if calibration is not None and calibration.limits:
-        promise = {**calibration.default, "threshold": calibration.limit()}
-    kept = "holds the truth for the promised fraction of samples like the sources'; not promised elsewhere"
-    limits = {} if reference is None else {name: each.value for name, each in reference.limits.items()}
-    described: dict[str, tuple[list[Any], str, dict[str, Any]]] = {
-        CALIBRATED: ([outputs], "probabilities after calibration on the sources", {}),
-        SET: ([outputs], f"bool: whether a class is in the set; the set {kept}", promise),
-        INTERVAL: ([2], f"low and high end around the value, in the target's own unit; it {kept}", promise),
-        DISTANCE: ([], "Mahalanobis distance from the sources' features; about 1 is usual", {}),
-        UNUSUAL: (
-            [],
-            "bool: whether the distance reaches the limit, which 95 % of every source's samples stay below",
-            {"limit": limits.get("distance")},
-        ),
-        ENERGY: (
-            [],
-            "-log sum exp of the logits; high where the model knows nothing",
-            {"limit": limits.get("energy")},
-        ),
-    }
-    return [
-        {"name": name, "shape": ["batch", *shape], "values": text, **more}
-        for name in CertaintyGraph(saved).names
-        for shape, text, more in [described[name]]
     ]
 
 
