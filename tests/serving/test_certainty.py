@@ -231,3 +231,18 @@ def test_photographs_get_the_same_answers(digits_run, tmp_path):
     require_same(saved, inputs, found)
     assert 0 < found[len(rows)][UNUSUAL].mean() < 1
     assert json.loads(exported.description.read_text())["check"]["largest_difference"] <= 1e-5
+
+
+@pytest.mark.parametrize(("score", "limit"), [("lac", 0.8), ("raps", 0.6), ("aps", None)])
+def test_every_score_is_exported(digits_run, digits: DataSet, tmp_path, score, limit):
+    saved = load_model(digits_run)
+    default = {"score": score, "promise": 0.9, "rule": "widened"}
+    calibration = Calibration(saved.calibration.scaling, {score: {"0.9": {"widened": limit}}}, {}, default)
+    card = replace(saved.card, calibration=calibration.to_dict(), site_reference=None)
+    save_model(tmp_path / "model.safetensors", saved.network.state_dict(), card)
+    exported = export_model(tmp_path / "model.safetensors")
+    inputs = torch.from_numpy(digits.inputs[digits.indices("75")[:60]]).permute(0, 3, 1, 2)
+    found = run_elsewhere(exported.file, inputs, tmp_path)[60][SET]
+    expected = judge_outputs(SavedModel(saved.network, card), saved.outputs(inputs), None)[SET]
+    assert np.array_equal(found, expected)
+    assert found.all() == (limit is None)
