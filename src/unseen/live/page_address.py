@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unseen.errors import UnseenError
-from unseen.fileio import to_json, write_text
+from unseen.fileio import make_folder, to_json, write_text
 from unseen.live.live_view import NewsDesk
 from unseen.live.page_server import PageServer
 
@@ -62,6 +62,7 @@ def open_server(folder: Path, desk: NewsDesk, *, port: int | None = None) -> Pag
         ) from error
     if not taken:
         values = {"port": server.server_port, "token": token}
+        make_folder(folder)
         write_text(folder / ADDRESS, to_json(values), private=True)
     return server
 
