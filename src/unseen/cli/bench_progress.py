@@ -21,7 +21,6 @@ from unseen.bench.round_times import RoundTimes
 from unseen.bench.workers import BenchCallback, Progress
 from unseen.report.formatting import format_duration
 
-
 _SHOWN_FAILURES = 5
 
 

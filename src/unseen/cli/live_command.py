@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 LiveOption = Annotated[
     bool,
-    typer.Option("--live", help="Show progress on a local page; prints its address.", rich_help_panel=EXECUTION),
+    typer.Option(
+        "--live",
+        help="Show progress on a page that only this machine can open.",
+        rich_help_panel=EXECUTION,
+    ),
 ]
 
 
@@ -58,9 +62,7 @@ def live_command(
     port: Annotated[
         int | None, typer.Option(help="Port on 127.0.0.1; a free one if not given.", min=1, max=65535)
     ] = None,
-    work: Annotated[
-        Path | None, typer.Option(help="Folder of a bench's jobs, if not FOLDER/jobs.")
-    ] = None,
+    work: Annotated[Path | None, typer.Option(help="Folder of a bench's jobs, if not FOLDER/jobs.")] = None,
     attached: Annotated[
         str | None,
         typer.Option(help="Follow this kind, and end with the process that started this.", hidden=True),

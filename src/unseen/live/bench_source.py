@@ -180,7 +180,9 @@ class BenchSource(Source):
             for (label, model), row in cells.items()
         ]
         headers = ["method", *domains]
-        note = "  ".join(f"{sign} {state}" for state, sign in SIGNS.items()) + "; a column per held-out domain."
+        note = (
+            ", ".join(f"{sign} {state}" for state, sign in SIGNS.items()) + "; a column per held-out domain"
+        )
         running = [
             [
                 running.job.name,
@@ -212,8 +214,8 @@ def _results(summary: BenchSummary) -> str:
 
 
 def _table(sheet: Sheet) -> DataTable:
-    rows = [[_cell(cell) for cell in line] for heading, lines in sheet.groups if not heading for line in lines]
-    return DataTable(sheet.headers, rows)
+    ours = [line for heading, lines in sheet.groups if not heading for line in lines]
+    return DataTable(sheet.headers, [[_cell(cell) for cell in line] for line in ours])
 
 
 def _cell(cell: Text) -> object:

@@ -1,4 +1,4 @@
-"""The address of a folder's live page, kept in the folder so that a tab finds the page again after a restart."""
+"""The address of a folder's live page, kept in the folder: a tab finds the page again after a restart."""
 
 from __future__ import annotations
 

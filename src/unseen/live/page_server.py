@@ -94,11 +94,6 @@ class _PageRequest(BaseHTTPRequestHandler):
         else:
             self._send_page(self.server.desk.page(name))
 
-    def _refuse_method(self) -> None:
-        self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "this page can only be read", {"Allow": "GET"})
-
-    do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _refuse_method
-
     def _host(self) -> str:
         """Return the host that the request names, without its port; empty unless it names exactly one."""
         named = self.headers.get_all("Host") or []
@@ -133,9 +128,12 @@ class _PageRequest(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse what is no proper request, without repeating any of it."""
+        """Refuse other methods than GET, and what is no proper request, without repeating any of it."""
         self.command = self.command or ""
-        self._refuse(HTTPStatus(code), "this is not a request that is served here")
+        if code == HTTPStatus.NOT_IMPLEMENTED:
+            self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "this page can only be read", {"Allow": "GET"})
+        else:
+            self._refuse(HTTPStatus(code), "this is not a request that is served here")
 
     def log_message(self, format: str, *args: Any) -> None:
         """Keep quiet: addresses contain the token."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from unseen.errors import UnseenError
 from unseen.runs.records import Record, parse_records
 
-_MARK = 256
+_MARK = 4096
 """Bytes before the place reached that are compared, to notice that another attempt wrote over them."""
 
 

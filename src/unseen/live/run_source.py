@@ -121,9 +121,10 @@ class RunSource(Source):
 
 def draw_live(run: Run) -> tuple[str, dict[str, Any]]:
     """Draw the figures that follow a run: their boxes, and the charts by the boxes' ids."""
+    names = LIVE_FIGURES if run.rounds or run.evaluations else ()
     with skip_schema_checks():
-        drawn = {name: FIGURES[name].panels(run) for name in LIVE_FIGURES if run.rounds or run.evaluations}
-        places, charts = place_figures(FIGURES, {name: panels for name, panels in drawn.items() if panels})
+        drawn = {name: panels for name in names if (panels := FIGURES[name].panels(run))}
+        places, charts = place_figures({name: FIGURES[name] for name in drawn}, drawn)
     return figure_section(places), charts
 
 
@@ -143,7 +144,8 @@ def progress_tiles(run: Run) -> list[Tile]:
 
 def budget_tile(run: Run) -> list[Tile]:
     """Return the privacy spent and what is left of its limit, where a protection accounts for it."""
-    spent = next((r["protection"] for r in reversed(run.rounds) if r.get("protection")), {})
+    accounts = [record["protection"] for record in run.rounds if record.get("protection")]
+    spent: Record = accounts[-1] if accounts else {}
     epsilon, limit = spent.get("epsilon"), (run.config.get("protect_settings") or {}).get("epsilon")
     if not is_number(epsilon):
         return []
@@ -151,9 +153,7 @@ def budget_tile(run: Run) -> list[Tile]:
     return [Tile("privacy spent (epsilon)", f"{epsilon:.3g}", rest)]
 
 
-def seconds_left(
-    rounds: Sequence[Record], evaluations: Sequence[Record], *, planned: object
-) -> float | None:
+def seconds_left(rounds: Sequence[Record], evaluations: Sequence[Record], *, planned: object) -> float | None:
     """Estimate the time for the remaining rounds from the latest ones, evaluations included."""
     recent = [record for record in rounds[-RECENT:] if is_number(record.get("seconds"))]
     if not recent or not isinstance(planned, int):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from unseen.errors import UsageError
 from unseen.live.live_view import Source
@@ -25,7 +25,7 @@ def find_source(folder: Path, kind: str | None = None, *, work: Path | None = No
     kind  of a folder that will have its files soon; told by the files if not given
     work  the folder of a bench's jobs, if not in `folder`
     """
-    known = cast(Kind, kind) if kind in set(_SIGNS.values()) else _kind(folder)
+    known = kind or _kind(folder)
     if work is not None and known != "bench":
         raise UsageError(f"--work is for a bench; {folder} is a {known}")
 
@@ -50,6 +50,6 @@ def _kind(folder: Path) -> Kind:
         if (folder / sign).is_file():
             return kind
     raise UsageError(
-        f"{folder} is no run, bench or coordinator's home (it has none of {', '.join(_SIGNS)}): give the folder "
-        "that `unseen train --out`, `bench --out` or `up --home` writes"
+        f"{folder} is no run, bench or coordinator's home (it has none of {', '.join(_SIGNS)}): give the "
+        "folder that `unseen train --out`, `bench --out` or `up --home` writes"
     )
