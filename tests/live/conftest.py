@@ -20,6 +20,7 @@ from unseen.live.page_server import PageServer
 from unseen.live.sources import find_source
 from unseen.runs.folder import RunFolder
 
+
 @dataclass(frozen=True)
 class Page:
     """A served page, and how to ask for it."""

