@@ -14,10 +14,10 @@ import pytest
 from made_records import write_live_run
 
 from unseen.fileio import locked
+from unseen.live.followed_folder import find_source
 from unseen.live.live_view import NewsDesk
 from unseen.live.page_address import open_server
 from unseen.live.page_server import PageServer
-from unseen.live.sources import find_source
 from unseen.runs.folder import RunFolder
 
 

@@ -30,7 +30,7 @@ def one_round(number: int, domains: tuple[str, ...] = ("a", "held")) -> list[dic
     splits = ["validation"] * (len(domains) - 1) + ["target"]
     metrics = {"accuracy": 1 - 1 / (number + 1), "loss": 1.0}
     scores = [
-        {"domain": name, "split": split, "count": 10, "metrics": metrics}
+        {"domain": name, "split": split, "count": 10, "metrics": dict(metrics)}
         for name, split in zip(domains, splits, strict=True)
     ]
     return [

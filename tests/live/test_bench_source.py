@@ -18,7 +18,7 @@ from unseen.live.bench_source import SIGNS, BenchSource
 from unseen.live.live_view import NewsDesk
 from unseen.runs.folder import RunFolder
 
-COMMON = {"data": "rotated-digits", "rounds": 1, "model": "mnist-cnn", "batch_size": 256}
+COMMON = {"data": "rotated-digits", "rounds": 1, "model": "mnist-cnn", "batch_size": 128}
 DOMAINS = ("0", "15", "30", "45", "60", "75")
 
 

@@ -12,7 +12,7 @@ from unseen.deploy.coordinator.coordinator_home import note_run, settings_file
 from unseen.deploy.identity.members import Member
 from unseen.fileio import locked
 from unseen.live.federation_source import FederationSource
-from unseen.live.sources import find_source
+from unseen.live.followed_folder import find_source
 from unseen.runs.folder import RunFolder
 
 

@@ -9,10 +9,10 @@ from made_records import NASTY, append, one_round, write_live_run
 
 from unseen.errors import UsageError
 from unseen.fileio import is_locked, locked
+from unseen.live.followed_folder import find_source
 from unseen.live.live_view import NewsDesk
 from unseen.live.record_tail import RecordTail
 from unseen.live.run_source import RunSource, seconds_left
-from unseen.live.sources import find_source
 from unseen.runs.folder import RunFolder
 
 

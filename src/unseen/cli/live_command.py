@@ -16,8 +16,8 @@ from unseen.errors import UnseenError
 
 if TYPE_CHECKING:
     from unseen.callbacks.base import Callback
+    from unseen.live.followed_folder import Kind
     from unseen.live.page_process import PageProcess
-    from unseen.live.sources import Kind
 
 LiveOption = Annotated[
     bool,
@@ -81,8 +81,8 @@ def live_command(
 
         unseen live federation
     """
+    from unseen.live.followed_folder import find_source
     from unseen.live.page_process import serve
-    from unseen.live.sources import find_source
 
     def say_where(url: str) -> None:
         if attached:

@@ -16,9 +16,9 @@ from typing import IO
 
 from unseen.callbacks.base import Callback, RunEnd
 from unseen.errors import UnseenError
+from unseen.live.followed_folder import Kind
 from unseen.live.live_view import NewsDesk, Source
 from unseen.live.page_address import forget_address, open_server, read_address
-from unseen.live.sources import Kind
 
 LINGER_SECONDS = 150.0
 """A page of something finished stays while a tab asks for it; hidden tabs ask about once a minute."""
