@@ -2,8 +2,10 @@
 
     python docs/update_walk.py
 
-A file counts when one of its functions is called, not when it is imported. The sentence next to it is the
-first line of its docstring. `tests/docs/test_walk.py` checks that the page is up to date.
+A file counts when one of its functions is called, not when it is imported. It is in bold if it carries the
+run: if it is on the call stack while the run passes samples through the network or syncs a file to disk.
+The others are asked on the way (for a setting, a check, a sum) and return at once. The sentence next to a
+file is the first line of its docstring. `tests/docs/test_walk.py` checks that the page is up to date.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import json, sys
 from pathlib import Path
 
 source, out, listed = sys.argv[1:4]
-entered = {}
+entered, carrying = {}, set()
 
 
 def is_import(frame):
@@ -36,9 +38,21 @@ def is_import(frame):
     return False
 
 
-def enter(frame, event, _):
+def mark_stack(frame):
+    while frame is not None:
+        carrying.add(frame.f_code.co_filename)
+        frame = frame.f_back
+
+
+def enter(frame, event, called):
     name = frame.f_code.co_filename
-    if event != "call" or not name.startswith(source) or name in entered or frame.f_code.co_name[0] == "<":
+    if event == "c_call" and getattr(called, "__name__", "") == "fsync":
+        mark_stack(frame)
+    if event != "call":
+        return
+    if frame.f_code.co_name == "_call_impl" and "torch" in name:
+        mark_stack(frame.f_back)
+    if not name.startswith(source) or name in entered or frame.f_code.co_name[0] == "<":
         return
     if not is_import(frame.f_back) and not (Path(out) / "model.safetensors").exists():
         entered[name] = frame.f_code.co_qualname
@@ -56,12 +70,15 @@ try:
 except SystemExit:
     pass
 sys.setprofile(None)
-Path(listed).write_text(json.dumps(entered))
+Path(listed).write_text(json.dumps({name: [call, name in carrying] for name, call in entered.items()}))
 """
 
 
-def trace() -> dict[str, str]:
-    """Train two rounds of CSAC; return the files entered until the model is on disk, with the first call."""
+def trace() -> dict[str, tuple[str, bool]]:
+    """Train two rounds of CSAC; return the files entered until the model is on disk.
+
+    Each comes with the function it was entered at, and whether it carries the run.
+    """
     with tempfile.TemporaryDirectory() as folder:
         script, listed = Path(folder) / "trace.py", Path(folder) / "entered.json"
         script.write_text(TRACE, encoding="utf-8")
@@ -74,7 +91,7 @@ def trace() -> dict[str, str]:
             cwd=folder,
         )
         entered = json.loads(listed.read_text(encoding="utf-8"))
-    return {str(Path(name).relative_to(SOURCE)): call for name, call in entered.items()}
+    return {str(Path(name).relative_to(SOURCE)): tuple(found) for name, found in entered.items()}
 
 
 def describe(path: str) -> str:
@@ -83,12 +100,12 @@ def describe(path: str) -> str:
     return docstring.splitlines()[0]
 
 
-def write_table(entered: dict[str, str]) -> str:
-    """Write the walk as a Markdown table."""
-    rows = [
-        f"| {number} | [{path}](../src/unseen/{path}) | `{call}` | {describe(path)} |"
-        for number, (path, call) in enumerate(entered.items(), start=1)
-    ]
+def write_table(entered: dict[str, tuple[str, bool]]) -> str:
+    """Write the walk as a Markdown table; files that carry the run are in bold."""
+    rows = []
+    for number, (path, (call, carries)) in enumerate(entered.items(), start=1):
+        link = f"[{path}](../src/unseen/{path})"
+        rows.append(f"| {number} | {f'**{link}**' if carries else link} | `{call}` | {describe(path)} |")
     return "\n".join(["| # | file | entered at | what it is |", "|--:|---|---|---|", *rows])
 
 
