@@ -85,4 +85,5 @@ def wait_for(browser: Any, condition: str, *, seconds: float = 20) -> None:
     """Wait until a script returns something true."""
     from selenium.webdriver.support.ui import WebDriverWait
 
-    WebDriverWait(browser, seconds, poll_frequency=0.05).until(lambda b: b.execute_script(condition), condition)
+    wait = WebDriverWait(browser, seconds, poll_frequency=0.05)
+    wait.until(lambda b: b.execute_script(condition), condition)

@@ -16,7 +16,7 @@ from unseen.deploy.testing import LocalFederation
 from unseen.live.federation_source import FederationSource
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
-from tiny_sites import make_images, tiny_job  # noqa: E402
+from tiny_sites import make_images, tiny_job
 
 pytestmark = pytest.mark.deployment
 

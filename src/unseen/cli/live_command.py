@@ -29,13 +29,11 @@ LiveOption = Annotated[
 ]
 
 
-def live_callbacks(wanted: bool, folder: Path) -> list[Callback]:
-    """Return what has a run followed by a page, if that is wanted."""
-    if not wanted:
-        return []
+def follow_live(folder: Path) -> Callback:
+    """Return the callback that has a run followed by a page."""
     from unseen.live.page_process import LivePage
 
-    return [LivePage(folder, say)]
+    return LivePage(folder, say)
 
 
 def live_page(

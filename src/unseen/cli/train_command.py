@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unseen.cli.console import INTERRUPTED, messages, print_json, results
-from unseen.cli.live_command import LiveOption, live_callbacks
+from unseen.cli.live_command import LiveOption, follow_live
 from unseen.cli.options import option_group, run_options, with_options, with_plugins
 from unseen.config import RunConfig
 from unseen.config_options import EXECUTION
@@ -133,7 +133,9 @@ def train_command(
         console.print(choices, soft_wrap=True, highlight=False)
     try:
         with LiveProgress(console, label=config.method) as progress:
-            callbacks = [progress, *make_callbacks(track or (), folder), *live_callbacks(live, folder)]
+            callbacks = [progress, *make_callbacks(track or (), folder)]
+            if live:
+                callbacks.append(follow_live(folder))
             result = run_somewhere(config, flower, out=folder, resume=resume, callbacks=callbacks)
     except KeyboardInterrupt:
         again = f"unseen train --resume --out {shlex.quote(str(folder))}{flower.again}"
