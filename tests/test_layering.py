@@ -15,7 +15,7 @@ LAYERS = (
     {
         *("errors", "seeding", "registry", "fileio", "hparams", "child_processes", "devices"),
         *("checksums", "tensor_files", "typed_values", "printable", "config_options", "run_identity"),
-        "frames",
+        *("frames", "session_parts"),
     },
     {"calibration"},
     {"tasks"},
@@ -34,7 +34,7 @@ LAYERS = (
     {"report", "serving"},
     {"runner"},
     {"deploy"},
-    {"audit", "bench"},
+    {"audit", "bench", "sklearn"},
     {"advice", "live"},
     {"cli", "__main__"},
 )
@@ -52,6 +52,7 @@ HEAVY = {
     *("torch", "timm", "torchvision", "sklearn", "scipy", "altair", "onnx", "onnxruntime", "pyarrow"),
     *("flwr", "cryptography", "open_clip", "pydicom", "nibabel", "datasets", "webdataset"),
     *("pandas", "polars", "numpy", "PIL", "jinja2", "filelock", "tensorboard", "tenseal", "opacus"),
+    *("mlflow", "wandb", "trackio"),
 }
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 """All but the public face, which only passes names on."""

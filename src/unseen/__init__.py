@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
+    from unseen.bench.bench_call import bench
     from unseen.bench.bench_result import BenchResult, load_bench
     from unseen.data import from_arrays
     from unseen.data.python_data import from_datasets, from_torch
@@ -23,6 +24,7 @@ __all__ = [
     "BenchResult",
     "RunResult",
     "__version__",
+    "bench",
     "from_arrays",
     "from_datasets",
     "from_torch",
@@ -44,6 +46,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Load the public calls on first use, so that `import unseen` and `unseen --help` are instant."""
+    if name in ("bench", "sklearn"):
+        return import_module(f"unseen.{name}")  # a package that can be called, a module of estimators
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'unseen' has no attribute {name!r}")

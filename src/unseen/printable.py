@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 LONGEST = 400
@@ -20,6 +21,14 @@ def printable(value: object, *, longest: int = LONGEST) -> str:
     cut = text[:longest]
     clean = "".join("?" if unicodedata.category(sign) in _HARMFUL else sign for sign in cut)
     return clean + " ..." if len(text) > longest else clean
+
+
+def hide_secrets(text: str) -> str:
+    """Remove users, passwords, and tokens of queries from the addresses in a text."""
+    text = re.sub(r"(://)[^/\s@]*@", r"\1", text)
+    return re.sub(
+        r"([?&][^=&\s]*(?:token|key|password)[^=&\s]*=)[^&\s'\")]+", r"\1...", text, flags=re.IGNORECASE
+    )
 
 
 def is_printable(text: str, *, longest: int = LONGEST) -> bool:

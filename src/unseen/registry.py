@@ -6,7 +6,8 @@ Third-party code registers in one of two ways, without any change here:
   `[project.entry-points."unseen.methods"] stay-near = "my_package.stay_near"`;
 - a single file is named with `--plugin my_file.py` or in the environment variable `UNSEEN_PLUGINS`.
 
-Either is imported on the first lookup; importing it runs its `register` decorators.
+Either is imported on the first lookup; importing it runs its `register` decorators. What a notebook cell or a
+script registers itself reaches worker processes by `unseen.session_parts`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from unseen.errors import UsageError, unknown_name
@@ -45,6 +47,8 @@ REGISTRIES = {
     "formats": "unseen.data.formats:FORMATS",
 }
 """Kind, as in `unseen list KIND` -> module and attribute of its registry; imported on demand."""
+SESSION = "__main__"
+"""Name of the module that a notebook's cells, an interactive session or a script run in."""
 PLUGINS_VARIABLE = "UNSEEN_PLUGINS"
 """Environment variable with plugin files, separated as in PATH; worker processes inherit it."""
 _PLUGIN_PREFIX = "unseen_plugin_"
@@ -61,22 +65,59 @@ class Registry(Generic[T]):
     def __init__(self, kind: str, *, group: str, builtin: tuple[str, ...] = ()) -> None:
         self.kind, self.group, self.builtin = kind, group, builtin
         self._entries: dict[str, T] = {}
+        self._homes: dict[str, str] = {}
+        self._unusable: dict[str, str] = {}
         self._loaded = False
         self._plugins = ""
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Register the decorated object under `name`."""
+        """Register the decorated object under `name`.
+
+        A definition that is run again, such as a notebook's cell or a reloaded module, replaces its former
+        self; any other second entry of a name is refused.
+        """
 
         def enter(entry: T) -> T:
-            if name in self._entries:
-                raise ValueError(f"{self.kind} {name!r} is registered twice")
-            self._entries[name] = entry
+            home = _registering_module()
+            if home == SESSION:
+                self._load()  # so that this entry is refused, and not the built-in one that comes later
+            if name in self._entries and not self._is_run_again(name, entry, home):
+                raise UsageError(
+                    f"{self.kind} {name!r} is registered by {self._homes[name]} already; give that of {home} "
+                    "another name"
+                )
+            self._entries[name], self._homes[name] = entry, home
             return entry
 
         return enter
 
+    def _is_run_again(self, name: str, entry: T, home: str) -> bool:
+        """Check whether an entry comes from the same place as the one it would replace."""
+        former = self._entries[name]
+        same_name = getattr(former, "__qualname__", None) == getattr(entry, "__qualname__", "")
+        return home == self._homes[name] and (home == SESSION or same_name)
+
+    def foreign_entries(self) -> dict[str, tuple[T, str]]:
+        """Map names to entries and their modules, for those that neither Unseen nor a plugin file brought."""
+        return {
+            name: (self._entries[name], home)
+            for name, home in self._homes.items()
+            if home.partition(".")[0] != "unseen" and not home.startswith(_PLUGIN_PREFIX)
+        }
+
+    def enter_from_session(self, name: str, entry: T) -> None:
+        """Enter what another process of this session registered; it was checked there."""
+        self._load()
+        self._entries[name], self._homes[name] = entry, SESSION
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Refuse lookups of a name for a reason: its entry could not be brought to this process."""
+        self._unusable[name] = reason
+
     def __getitem__(self, name: str) -> T:
         self._load()
+        if name not in self._entries and name in self._unusable:
+            raise UsageError(self._unusable[name])
         if name not in self._entries:
             raise unknown_name(self.kind, name, self._entries)
         return self._entries[name]
@@ -164,6 +205,18 @@ class _PluginFinder(MetaPathFinder):
                 if _module_name(name) == fullname:
                     return importlib.util.spec_from_file_location(fullname, Path(name).resolve())
         return None
+
+
+def _registering_module() -> str:
+    """Find the module whose code registers an entry: the first caller that is not one of our helpers."""
+    frame: FrameType | None = sys._getframe(1)
+    name = ""
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name.partition(".")[0] != "unseen" or frame.f_locals is frame.f_globals:
+            break
+        frame = frame.f_back
+    return name
 
 
 def _plugin_files() -> list[str]:

@@ -6,47 +6,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from tracked_runs import ROUNDS, StopInRound, recorded_points
+from tracked_runs import train as train_tracked
 
 import unseen
-from unseen.callbacks.base import Callback, StopTrainingError, make_callbacks
-from unseen.data import DataSet
+from unseen.callbacks.base import Callback, RunEnd, StopTrainingError, make_callbacks
+from unseen.callbacks.tracking import replay
 from unseen.errors import UsageError
 from unseen.runs.folder import RunFolder
-from unseen.runs.records import Record
+from unseen.runs.reader import read_run
 
 pytest.importorskip("tensorboard")
 
 
-class StopInRound(Callback):
-    """Ends the run, as a crash would, once a round's record is written."""
-
-    def __init__(self, round: int) -> None:
-        self.round = round
-
-    def on_record(self, record: Record) -> None:
-        if record["event"] == "round" and record["round"] == self.round:
-            raise StopTrainingError("enough")
-
-
-def images() -> DataSet:
-    rng, count = np.random.default_rng(0), 18
-    pixels = rng.integers(0, 256, (3 * count, 8, 8), dtype=np.uint8)
-    return unseen.from_arrays(pixels, np.arange(3 * count) % 3, np.repeat(["a", "b", "c"], count))
-
-
 def train(out: Path, *more: Callback, resume: bool = False) -> unseen.RunResult:
-    return unseen.train(
-        images(),
-        hold_out="c",
-        out=out,
-        rounds=3,
-        batch_size=4,
-        workers=1,
-        resume=resume,
-        callbacks=[*make_callbacks(["tensorboard"], out), *more],
-    )
+    return train_tracked(out, *make_callbacks(["tensorboard"], out), *more, resume=resume)
 
 
 def read_log(out: Path) -> Any:
@@ -83,6 +58,32 @@ def test_a_resumed_run_repeats_no_step(tmp_path: Path) -> None:
     train(tmp_path / "run", resume=True)
     assert steps(tmp_path / "run", "train/loss") == [1, 2, 3]
     assert steps(tmp_path / "run", "accuracy/target/c") == [1, 2, 3]
+
+
+def test_afterwards_gives_the_same_curves_as_live(tmp_path: Path) -> None:
+    train(tmp_path / "live")
+    train_tracked(tmp_path / "later")
+    run = read_run(tmp_path / "later")
+    end = RunEnd(run.folder, run.result or {})
+    for _ in range(2):
+        replay(run, *make_callbacks(["tensorboard"], run.folder), end)
+    live, later = (
+        {tag: steps(folder, tag) for tag in read_log(folder).Tags()["scalars"]}
+        for folder in (tmp_path / "live", run.folder)
+    )
+    assert live == later
+    log = read_log(run.folder)
+    for (name, step), value in recorded_points(run.folder).items():
+        (found,) = [event.value for event in log.Scalars(name) if event.step == step]
+        assert found == pytest.approx(value)
+
+
+def test_a_log_of_an_older_version_is_replaced_not_repeated(tmp_path: Path) -> None:
+    with pytest.raises(StopTrainingError):
+        train(tmp_path / "run", StopInRound(2))
+    RunFolder(tmp_path / "run").tracking.unlink()
+    train(tmp_path / "run", resume=True)
+    assert steps(tmp_path / "run", "train/loss") == list(range(1, ROUNDS + 1))
 
 
 def test_without_the_library_the_error_names_the_extra(

@@ -73,6 +73,17 @@ def test_without_alignment_calibration_is_plain_training(calibrate, make_experim
     assert not update.diagnostics and PROJECTIONS not in work.state
 
 
+def test_without_divergence_and_alignment_it_is_fedavg(make_experiment, make_tiny_data, go):
+    """One batch holds all samples: acquisition draws its own order."""
+    data = make_tiny_data(missing=("b", 1))
+    plan = LocalTrainingConfig(epochs=2, batch_size=99, lr=0.05, momentum=0.5)
+    settings = {"strategy": "average", "strength": 0, "label_smoothing": 0, "acquisition_epochs": 2}
+    ours, _ = go(make_experiment("csac", data=data, plan=plan, settings=settings), rounds=2)
+    settings = {"weighting": "uniform"}
+    plain, _ = go(make_experiment("fedavg", data=data, plan=plan, settings=settings), "plain", rounds=2)
+    torch.testing.assert_close(ours.weights, plain.weights, rtol=1e-5, atol=1e-6)
+
+
 def test_without_cross_entropy_only_layers_below_the_taps_move(calibrate):
     update, work = calibrate({"cross_entropy": "false"})
     for entry in work.flat.layout.entries:

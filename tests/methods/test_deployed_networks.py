@@ -11,7 +11,8 @@ from unseen.serving.saved_model import ModelCard, save_model
 
 
 @pytest.mark.parametrize(
-    ("method", "settings"), [("fedsr", {"bottleneck": True}), ("fedcmi", {}), ("moon", {"projection": 16})]
+    ("method", "settings"),
+    [("fedsr", {"bottleneck": True}), ("fedcmi", {}), ("moon", {"projection": 16}), ("stablefdg", {})],
 )
 def test_what_is_deployed_is_exported_and_predicts_alike(method, settings, make_experiment, go, tmp_path):
     experiment = make_experiment(method, settings=settings)

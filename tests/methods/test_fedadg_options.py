@@ -194,6 +194,19 @@ def test_without_its_term_the_network_is_that_of_no_alignment(outcome):
     assert rounds[0]["bytes_up"] > plain[0]["bytes_up"]
 
 
+def test_without_alignment_it_is_fedavg(make_experiment, make_tiny_data, go):
+    """Epochs of warm-up alone, which draw an order of their own, so that one batch holds all samples."""
+    data, plan = make_tiny_data(missing=("b", 1)), replace(PLAN, batch_size=99)
+    settings = {"reference": "none", "label_smoothing": 0.0, "adversarial_epochs": 0}
+    settings |= {"warm_up_epochs": PLAN.epochs}
+    experiment = make_experiment("fedadg", data=data, plan=plan, settings=settings)
+    checkpoint, _ = go(experiment, rounds=2)
+    plain = make_experiment("fedavg", data=data, plan=plan, settings={"weighting": "uniform"})
+    expected, _ = go(plain, "plain", rounds=2)
+    found = _network_weights(experiment, checkpoint)
+    torch.testing.assert_close(found, expected.weights, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("reference", ["normal", "uniform", "laplace", "none"])
 def test_only_a_learnt_reference_shares_a_generator(make_experiment, reference):
     experiment = make_experiment("fedadg", settings={"reference": reference})

@@ -27,7 +27,7 @@ OWN = {
     | {"fpl", "fedproto", "fedlc", "fedccrl", "promptfl", "fedsam", "fedasam", "fedlesam"}
     | {"irm", "vrex-domains", "groupdro-domains", "coral", "mmd", "fish", "relay"},
     "uniform": {"ppdg", "pcgrad", "agrsum", "agrrand", "fedbn", "scaffold", "fedga", "fedadg", "csac"}
-    | {"afl", "groupdro", "vrex", "feddyn", "fedclip", "fediir", "fishr"},
+    | {"afl", "groupdro", "vrex", "feddyn", "fedclip", "fediir", "fishr", "stablefdg"},
 }
 
 

@@ -8,16 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from unseen.bench.bench_figures import FigureContext, draw_bench
+from unseen.bench.bench_folder import BenchFolder
 from unseen.bench.bench_page import bench_page
 from unseen.bench.bench_result import load_bench
 from unseen.bench.bench_summary import BenchSummary, summarize_bench
 from unseen.bench.grid import Grid
-from unseen.bench.results import JobResult
+from unseen.bench.result_store import ResultStore
+from unseen.bench.results import JobResult, kept_results, write_results
+from unseen.bench.runner import BenchOutcome
+from unseen.bench.search import search_report
 from unseen.bench.tables.render import latex_file, to_csv, to_markdown
 from unseen.bench.tables.sheet import Sheet
-from unseen.errors import unknown_name
-from unseen.fileio import write_text
+from unseen.errors import UsageError, unknown_name
+from unseen.fileio import write_json, write_text
 from unseen.report.png import write_panels
+from unseen.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,40 @@ def write_outputs(
         tests = [each.statistics_sheets[first]] if first in each.statistics_sheets else []
         shown += [each.table_sheets[first], *each.rules_sheets, *tests]
     return Outputs(page, markdown, latex, csv, tuple(shown), tuple(overview.sentences), overview)
+
+
+def write_finished(
+    grid: Grid,
+    folder: BenchFolder,
+    outcome: BenchOutcome,
+    *,
+    latex: Path | None = None,
+    csv: Path | None = None,
+) -> tuple[Outputs | None, list[dict[str, Any]]]:
+    """Write results and outputs of the finished jobs, None without any; return also what a search chose."""
+    _require_no_loss(folder, outcome)
+    if outcome.results or not folder.results.exists():
+        write_results(folder.results, outcome.results)
+    search: list[dict[str, Any]] = []
+    if grid.search and outcome.plan.settled:
+        search = search_report(grid, ResultStore(folder.work))
+        write_json(folder.search, search)
+    if not outcome.results:
+        return None, search
+    return write_outputs(
+        folder.path, grid, outcome.results, work=folder.work, latex=latex, csv=csv
+    ), search  # fmt: skip
+
+
+def _require_no_loss(folder: BenchFolder, outcome: BenchOutcome) -> None:
+    """Refuse to overwrite results of other jobs that cannot be recomputed from their folders."""
+    others = kept_results(folder).keys() - {result.job for result in outcome.results}
+    gone = [job for job in others if not RunFolder(folder.work / job).result.exists()]
+    if outcome.results and gone:
+        raise UsageError(
+            f"{folder.results} contains {len(gone)} results of jobs that this grid does not have and whose "
+            f"folders are not in {folder.work}; they would be lost: choose another --out, or delete that file"
+        )
 
 
 def rewrite_bench(folder: Path, *, figures: Path | None = None) -> tuple[Outputs, list[Path]]:

@@ -25,7 +25,7 @@ from unseen.bench import WORKERS
 from unseen.bench.bench_folder import BenchFolder
 from unseen.bench.bench_job import BenchJob
 from unseen.callbacks.base import Callback, StopTrainingError
-from unseen.child_processes import exit_with_parent, start_fork_server
+from unseen.child_processes import exit_with_parent, hide_main_module, start_fork_server
 from unseen.config import RunConfig
 from unseen.data import DataRequest, DataSet, load_data
 from unseen.data.sources import no_progress
@@ -36,6 +36,7 @@ from unseen.runner.prepare import data_request
 from unseen.runner.run import run
 from unseen.runs.folder import RunFolder
 from unseen.runs.records import Record
+from unseen.session_parts import SessionParts, find_session_parts
 
 _TICK_SECONDS = 0.25
 
@@ -99,11 +100,12 @@ class JobPool:
 
         until  time of `time.monotonic` at which the workers are ended; returns whether it was not reached
         """
-        queue, context = deque(jobs), start_fork_server(WORKERS)
+        queue, context, parts = deque(jobs), start_fork_server(WORKERS), find_session_parts()
         workers: list[_Worker] = []
         try:
             while queue or any(worker.job for worker in workers):
-                workers += [_Worker(context) for _ in range(min(self.workers - len(workers), len(queue)))]
+                missing = min(self.workers - len(workers), len(queue))
+                workers += [_Worker(context, parts) for _ in range(missing)]
                 for worker in workers:
                     if worker.job is None and queue:
                         self._dispatch(worker, queue.popleft())
@@ -156,10 +158,11 @@ class JobPool:
 class _Worker:
     """A worker process, its pipe and its current job."""
 
-    def __init__(self, context: ForkServerContext) -> None:
+    def __init__(self, context: ForkServerContext, parts: SessionParts) -> None:
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs,), daemon=True)
-        self.process.start()
+        self.process = context.Process(target=serve, args=(theirs, parts), daemon=True)
+        with hide_main_module():
+            self.process.start()
         theirs.close()
         self.job: BenchJob | None = None
         self.is_lost = False
@@ -211,11 +214,12 @@ class Failed:
     details: str = ""
 
 
-def serve(pipe: Connection) -> None:
+def serve(pipe: Connection, parts: SessionParts) -> None:
     """Run the tasks from the pipe until it closes; Ctrl-C is left to the parent, which ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_with_parent()
     keep_freed_memory()
+    parts.install()
     loaded = _LoadedData()
     try:
         while True:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unseen.errors import UnseenError
+from unseen.errors import UnseenError, UsageError
+from unseen.printable import hide_secrets
 from unseen.registry import Registry
 from unseen.runs.records import Record
 
@@ -61,17 +62,44 @@ class Callback:
         """Called at the end, when result, model and report are written."""
 
 
-Callbacks = Callback | Iterable[Callback] | None
-"""What calls of the public API accept: one callback, several, or none."""
+_LONGEST = 200
+"""Characters of another library's message that a note repeats."""
+RecordFunction = Callable[[Record], object]
+"""A function that is called with every event as it is written to the records."""
+Callbacks = Callback | RecordFunction | Iterable[Callback | RecordFunction] | None
+"""What calls of the public API accept: one callback or function, several, or none."""
+
+
+class FunctionCallback(Callback):
+    """Calls a function with every record."""
+
+    def __init__(self, function: RecordFunction) -> None:
+        self.function = function
+
+    def on_record(self, record: Record) -> None:
+        """Call the function."""
+        self.function(record)
+
+
+def as_callback(given: Callback | RecordFunction) -> Callback:
+    """Return a callback as it is and a function as one; refuse what is neither, such as a class."""
+    if isinstance(given, Callback):
+        return given
+    if callable(given) and not isinstance(given, type):
+        return FunctionCallback(given)
+    raise UsageError(
+        f"callbacks takes Callback objects and functions of a record, not {given!r}"
+        + (": call the class" if isinstance(given, type) else "")
+    )
 
 
 class CallbackList(Callback):
     """Several callbacks as one. One that raises is dropped with a note; `StopTrainingError` propagates."""
 
     def __init__(self, callbacks: Callbacks = None) -> None:
-        if isinstance(callbacks, Callback):
+        if isinstance(callbacks, Callback | str) or callable(callbacks):
             callbacks = (callbacks,)
-        self.callbacks = list(callbacks or ())
+        self.callbacks = [as_callback(each) for each in callbacks or ()]
 
     def on_prepare(self, what: str, done: int, total: int) -> None:
         """Pass on."""
@@ -111,22 +139,27 @@ class CallbackList(Callback):
     def _drop(self, callback: Callback, error: Exception) -> None:
         """Drop a callback that failed, and report it to the remaining ones."""
         self.callbacks.remove(callback)
-        note = f"{type(callback).__name__} failed and is dropped; the run continues ({_describe(error)})"
+        name = getattr(getattr(callback, "function", None), "__name__", type(callback).__name__)
+        note = f"{name} failed and is dropped; the run continues ({describe_error(error)})"
         if self.callbacks:
             self.on_note(note)
         else:
             warnings.warn(note, stacklevel=2)
 
 
-def _describe(error: Exception) -> str:
-    return str(error) if isinstance(error, UnseenError) else f"{type(error).__name__}: {error}"
+def describe_error(error: Exception) -> str:
+    """Describe an error on one line, with its type unless it was written for users."""
+    text = hide_secrets(" ".join(str(error).split()))
+    return text if isinstance(error, UnseenError) else f"{type(error).__name__}: {text[:_LONGEST]}"
 
 
 CallbackFactory = Callable[[Path], Callback]
 """Factory of a callback for the run in a folder."""
 
 CALLBACKS: Registry[CallbackFactory] = Registry(
-    "callback", group="unseen.callbacks", builtin=("unseen.callbacks.tensorboard",)
+    "callback",
+    group="unseen.callbacks",
+    builtin=("unseen.callbacks.tensorboard", "unseen.callbacks.mlflow", "unseen.callbacks.wandb_trackio"),
 )
 
 

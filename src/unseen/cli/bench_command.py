@@ -17,7 +17,6 @@ from unseen.cli.live_command import LiveOption, live_page
 from unseen.cli.options import option_group, parse_settings, run_options, with_options, with_plugins
 from unseen.config_options import EXECUTION
 from unseen.errors import UnseenError, UsageError, unknown_name
-from unseen.fileio import write_json
 from unseen.run_identity import WHERE
 
 if TYPE_CHECKING:
@@ -367,36 +366,10 @@ def write_all(
     grid: Grid, folder: BenchFolder, outcome: BenchOutcome, *, latex: Path | None, csv: Path | None
 ) -> Written:
     """Write all outputs of the finished jobs; there are no tables without any."""
-    from unseen.bench.bench_files import write_outputs
-    from unseen.bench.result_store import ResultStore
-    from unseen.bench.results import write_results
-    from unseen.bench.search import search_report
+    from unseen.bench.bench_files import write_finished
 
-    _require_no_loss(folder, outcome)
-    if outcome.results or not folder.results.exists():
-        write_results(folder.results, outcome.results)
-    search: list[dict[str, Any]] = []
-    if grid.search and outcome.plan.settled:
-        search = search_report(grid, ResultStore(folder.work))
-        write_json(folder.search, search)
-    outputs = None
-    if outcome.results:
-        outputs = write_outputs(folder.path, grid, outcome.results, work=folder.work, latex=latex, csv=csv)
+    outputs, search = write_finished(grid, folder, outcome, latex=latex, csv=csv)
     return Written(folder, outcome, search, outputs)
-
-
-def _require_no_loss(folder: BenchFolder, outcome: BenchOutcome) -> None:
-    """Refuse to overwrite results of other jobs that cannot be recomputed from their folders."""
-    from unseen.bench.results import kept_results
-    from unseen.runs.folder import RunFolder
-
-    others = kept_results(folder).keys() - {result.job for result in outcome.results}
-    gone = [job for job in others if not RunFolder(folder.work / job).result.exists()]
-    if outcome.results and gone:
-        raise UsageError(
-            f"{folder.results} contains {len(gone)} results of jobs that this grid does not have and whose "
-            f"folders are not in {folder.work}; they would be lost: choose another --out, or delete that file"
-        )
 
 
 def _choice(cell: dict[str, Any]) -> str:

@@ -31,6 +31,7 @@ from unseen.cli.predict_command import export_command, predict_command
 from unseen.cli.report_command import report_command
 from unseen.cli.reproduce_command import reproduce_command
 from unseen.cli.site_command import approve_command, ledger_app
+from unseen.cli.track_command import track_command
 from unseen.cli.train_command import train_command
 from unseen.cli.up_command import up_command
 from unseen.errors import UnseenError, escape_bytes
@@ -52,6 +53,7 @@ app.command("reproduce")(reproduce_command)
 app.command("demo")(demo_command)
 app.command("report")(report_command)
 app.command("live")(live_command)
+app.command("track")(track_command)
 app.command("audit")(audit_command)
 app.command("predict")(predict_command)
 app.command("check-site")(check_site_command)

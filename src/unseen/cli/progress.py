@@ -16,9 +16,8 @@ from rich.progress import (
 )
 
 from unseen.callbacks.base import Callback
-from unseen.evaluation.selection import mean_metric
+from unseen.callbacks.run_status import RunStatus
 from unseen.runs.records import Record
-from unseen.tasks import is_fraction, metric_label
 
 
 class LiveProgress(Callback):
@@ -36,9 +35,7 @@ class LiveProgress(Callback):
             disable=not console.is_terminal,
         )
         self._bar = self._progress.add_task(label, total=None, note="preparing")
-        self._rounds = self._samples = 0
-        self._started, self._seen = time.perf_counter(), 0
-        self._round, self._loss, self._score, self._spent = 0, "", "", ""
+        self._status = RunStatus()
 
     def __enter__(self) -> LiveProgress:
         self._progress.start()
@@ -59,45 +56,26 @@ class LiveProgress(Callback):
 
     def on_train_start(self, *, first_round: int, rounds: int, samples: int) -> None:
         """Reset the bar."""
-        self._rounds, self._round = rounds, first_round - 1
-        self._samples = max(samples, 1)
-        self._started = time.perf_counter()
-        self._progress.reset(self._bar, total=(rounds - first_round + 1) * self._samples, note="")
+        self._status.start(first_round=first_round, rounds=rounds, samples=samples)
+        self._progress.reset(self._bar, total=self._status.total, note="")
         self._show()
 
     def on_samples(self, count: int) -> None:
         """Advance the bar."""
-        self._seen += count
+        self._status.seen += count
         self._progress.advance(self._bar, count)
         self._show()
 
     def on_record(self, record: Record) -> None:
         """Update the shown numbers from a record."""
-        if record["event"] == "round":
-            self._round = record["round"]
-            self._loss = "" if record["loss"] is None else f"loss {record['loss']:.3f}"
-            epsilon = record.get("protection", {}).get("epsilon")
-            self._spent = "" if epsilon is None else f"epsilon {epsilon:.3g}"
-        elif record["event"] == "evaluation":
-            primary = next(iter(record["scores"][0]["metrics"]))
-            value = mean_metric(record, "validation", primary)
-            shown = f"{value:.1%}" if is_fraction(primary) else f"{metric_label(primary)} {value:.3f}"
-            self._score = f"validation {shown}"
-        elif record["event"] == "fault":
-            self._progress.console.print(
-                f"round {record['round']}: {record['client']} was set aside: {record['reason']}",
-                style="yellow",
-            )
-        elif record["event"] == "stop":
-            self.on_note(f"stopped after round {record['round']} of {record['rounds']}: {record['reason']}")
-        if self._rounds:
+        if remark := self._status.update(record):
+            style = "yellow" if record["event"] == "fault" else "dim"
+            self._progress.console.print(remark, style=style, soft_wrap=True)
+        if self._status.rounds:
             self._show()
 
     def _show(self) -> None:
-        speed = self._seen / max(time.perf_counter() - self._started, 1e-9)
-        parts = [f"round {min(self._round + 1, self._rounds)}/{self._rounds}", self._loss, self._score]
-        parts += [self._spent, f"{speed:,.0f}/s"]
-        self._progress.update(self._bar, note="  ".join(part for part in parts if part))
+        self._progress.update(self._bar, note=self._status.text)
 
 
 PATIENCE = 2.0

@@ -165,9 +165,14 @@ def digest(path: Path, kind: str = "sha256") -> str:
         return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
 
 
+def is_offline() -> bool:
+    """Whether `UNSEEN_OFFLINE` forbids to reach other machines."""
+    return os.environ.get(OFFLINE_VARIABLE, "") not in ("", "0")
+
+
 def require_online(what: str) -> None:
     """Refuse a download where `UNSEEN_OFFLINE` forbids them."""
-    if os.environ.get(OFFLINE_VARIABLE, "") not in ("", "0"):
+    if is_offline():
         raise UnseenError(f"{OFFLINE_VARIABLE} is set, which forbids to download {what}: unset it")
 
 

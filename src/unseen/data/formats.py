@@ -95,6 +95,7 @@ FORMATS: Registry[type[DataFormat]] = Registry(
         "unseen.data.images.parquet_images",
         "unseen.data.images.tar_shards",
         "unseen.data.medical.medical_folders",
+        "unseen.data.saved_arrays",
         "unseen.data.tables.table_loader",
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -12,6 +13,8 @@ import torch
 
 from unseen.aggregation import make_average
 from unseen.callbacks.base import CallbackList, Callbacks, RunEnd
+from unseen.callbacks.html_display import find_display
+from unseen.callbacks.run_status import DisplayProgress
 from unseen.checksums import seal
 from unseen.config import RunConfig
 from unseen.data import DataSet
@@ -41,6 +44,10 @@ class RunResult:
 
     folder: Path
     values: dict[str, Any]
+
+    def __repr__(self) -> str:
+        """Name the folder; a notebook shows the scores."""
+        return f"RunResult({str(self.folder)!r})"
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -159,6 +166,7 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     callbacks: Callbacks = None,
+    progress: bool | None = None,
     **options: Any,
 ) -> RunResult:
     """Train on all domains but the held-out ones, and evaluate the model on those.
@@ -167,7 +175,8 @@ def train(
     hold_out  one domain or several; needed unless the data set has an official split
     out       run folder; created under runs/ if not given
     resume    continue the run in `out`
-    callbacks one `Callback` or several
+    callbacks one `Callback` or several; a function is called with every event of the records
+    progress  whether it is shown; if not given, in notebooks and on terminals
     options   every field of `RunConfig`, named as on the command line: method, settings, model, rounds, ...
 
     Returns what the command writes: `values` (result.json), `metrics`, `folder`, and `model` to use at once.
@@ -177,4 +186,7 @@ def train(
         with_effort({"data": held.name if held else str(data), "hold_out": hold_out, **options}, data=held)
     )
     folder = Path(out) if out is not None else default_folder(config, resume=resume)
-    return run(config, out=folder, resume=resume, callbacks=callbacks, data=held)
+    following, display = CallbackList(callbacks).callbacks, find_display(progress)
+    with DisplayProgress(display, label=config.method) if display else nullcontext() as shown:
+        listening = [*following, shown] if shown else following
+        return run(config, out=folder, resume=resume, callbacks=listening, data=held)

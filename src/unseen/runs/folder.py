@@ -27,6 +27,7 @@ class RunFolder:
         self.report = path / "report.html"
         self.features = path / "features.json"
         self.tensorboard = path / "tensorboard"
+        self.tracking = path / "tracking.json"
         self.checkpoints = path / "checkpoints"
         self.checkpoint = self.checkpoints / "latest.safetensors"
         self.client_states = self.checkpoints / "clients"

@@ -6,7 +6,7 @@ of the network and other clients are untouched. Draws come from a generator of (
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self, cast
 
@@ -41,9 +41,7 @@ class FeatureAugmenter:
         self.steps, self.network, self.generator = steps, network, generator
         self.stages = self.head = 0
         self._maps = find_early_stages(network) if steps.at("stages") else []
-        self._channels_last = any(
-            isinstance(module, Network) and module.map_layout == "NHWC" for module in network.modules()
-        )
+        self._channels_last = has_channels_last(network)
         self._last: _HeadPass | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -101,18 +99,34 @@ class FeatureAugmenter:
         if not self.network.training or not any(module is known for known in self._maps):
             return output
         self.stages += 1
-        maps = dense(output)
-        last = maps.ndim == 3 or self._channels_last
-        first = maps.movedim(-1, 1) if last else maps
-        flat = first.flatten(2).float()
-        for step in self.steps.at("stages"):
-            flat = step(flat, self.generator)
-        changed: Tensor = flat.to(maps.dtype).unflatten(2, first.shape[2:])
-        return changed.movedim(1, -1) if last else changed
+
+        def augment(flat: Tensor) -> Tensor:
+            for step in self.steps.at("stages"):
+                flat = step(flat, self.generator)
+            return flat
+
+        return change_maps(output, augment, channels_last=self._channels_last)
 
     def _watch_head(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if self.network.training and module is self.network.head:
             self._last = _HeadPass(inputs[0], output, dict(module.named_parameters()))
+
+
+def change_maps(output: Tensor, change: Callable[[Tensor], Tensor], *, channels_last: bool) -> Tensor:
+    """Apply a function of maps, (n, channels, positions), to what a stage returned; it may change n.
+
+    channels_last  whether the channels of four-dimensional outputs are their last dimension
+    """
+    maps = dense(output)
+    last = maps.ndim == 3 or channels_last
+    first = maps.movedim(-1, 1) if last else maps
+    changed: Tensor = change(first.flatten(2).float()).to(maps.dtype).unflatten(2, first.shape[2:])
+    return changed.movedim(1, -1) if last else changed
+
+
+def has_channels_last(network: nn.Module) -> bool:
+    """Check whether the inner stages of a network, or of the one that it wraps, return channels last."""
+    return any(isinstance(module, Network) and module.map_layout == "NHWC" for module in network.modules())
 
 
 def find_early_stages(network: Network) -> list[nn.Module]:

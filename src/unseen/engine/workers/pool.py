@@ -7,7 +7,6 @@ client computes depends only on its name and the round, so the number of workers
 from __future__ import annotations
 
 import copy
-import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -36,6 +35,7 @@ from unseen.models import Network
 from unseen.privacy import Message
 from unseen.runs.checkpoint import StateStore, protection_key
 from unseen.runs.records import Record
+from unseen.session_parts import find_session_parts, pickle_by_value
 from unseen.tasks.accumulators import MetricAccumulator
 
 _PRELOAD = "unseen.engine.workers.preload"
@@ -64,7 +64,7 @@ class WorkerEngine:
         shared = SharedExperiment(
             experiment=_without_arrays(experiment),
             network_class=type(experiment.network),
-            network=pickle.dumps(_unbound(experiment.network)),
+            network=pickle_by_value(_unbound(experiment.network), what="the network"),
             arrays={name: self._scratch.share(name, array) for name, array in arrays.items()},
             weights=self._scratch.new("weights", (size,)),
             rows=self._scratch.new("rows", (max_clients, size)),
@@ -76,17 +76,18 @@ class WorkerEngine:
         self._rows = torch.from_numpy(shared.rows.open(writable=True))
         self._progress = shared.progress.open()
         self._reported = 0
+        parts, packed = (
+            find_session_parts(),
+            pickle_by_value(shared, what=f"a run of {experiment.method.name}"),
+        )
         context = start_fork_server(_PRELOAD)
         self._pipes: list[Connection] = []
         self._processes = []
         for number in range(workers):
             ours, theirs = context.Pipe()
-            process = context.Process(target=work, args=(number, theirs, shared), daemon=True)
-            if _from_script(experiment):
+            process = context.Process(target=work, args=(number, theirs, parts, packed), daemon=True)
+            with hide_main_module():
                 process.start()
-            else:
-                with hide_main_module():
-                    process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
@@ -232,11 +233,6 @@ class WorkerEngine:
                 self._receive(pipe)
             self._scratch.unlink()
             self._ready = True
-
-
-def _from_script(experiment: Experiment) -> bool:
-    """Check whether workers need the user's script, because it defines the method or the network."""
-    return "__main__" in (type(experiment.method).__module__, type(experiment.network).__module__)
 
 
 def _unbound(network: Network) -> Network:

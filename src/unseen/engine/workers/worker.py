@@ -17,7 +17,9 @@ from unseen.engine.resources import keep_freed_memory
 from unseen.engine.workers.shared_memory import Array, MappedArray, as_arrays, as_tensors
 from unseen.errors import UnseenError
 from unseen.models import Network
+from unseen.registry import SESSION
 from unseen.runs.checkpoint import StateStore, protection_key
+from unseen.session_parts import SessionParts
 from unseen.tasks.accumulators import MetricAccumulator
 from unseen.training import Update
 
@@ -113,15 +115,21 @@ class EvaluateTask:
     measurement: Measurement | None = None
 
 
-def work(number: int, pipe: Connection, shared: SharedExperiment) -> None:
-    """Serve tasks until the other end closes."""
+def work(number: int, pipe: Connection, parts: SessionParts, packed: bytes) -> None:
+    """Serve tasks until the other end closes.
+
+    parts   what the session registered itself
+    packed  the pickled `SharedExperiment`, which may need these parts
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(shared.threads)
     keep_freed_memory()
     try:
+        parts.install()
+        shared: SharedExperiment = pickle.loads(packed)
+        torch.set_num_threads(shared.threads)
         worker = _Worker(number, shared)
     except Exception as error:
-        pipe.send(error)
+        pipe.send(_sendable(error))
         return
     try:
         pipe.send("ready")
@@ -129,6 +137,13 @@ def work(number: int, pipe: Connection, shared: SharedExperiment) -> None:
             pipe.send(worker.serve(pipe.recv()))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
+
+
+def _sendable(error: Exception) -> Exception:
+    """Return the error, or its text if a cell of a notebook defines its class."""
+    if type(error).__module__ == SESSION:
+        return UnseenError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def own_device(device: torch.device, number: int) -> torch.device:
@@ -161,7 +176,7 @@ class _Worker:
             self.workspace.flat.load(self.weights)
             return self.workspace.evaluate(task.part, task.measurement)
         except Exception as error:
-            return error
+            return _sendable(error)
 
     def _train(self, task: TrainTask) -> TrainAnswer:
         experiment = self.workspace.experiment
