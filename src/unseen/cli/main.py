@@ -26,6 +26,7 @@ from unseen.cli.federation_command import (
 from unseen.cli.help_command import help_command
 from unseen.cli.join_command import join_command
 from unseen.cli.list_command import app as list_app
+from unseen.cli.live_command import live_command
 from unseen.cli.options import PluginOption
 from unseen.cli.predict_command import export_command, predict_command
 from unseen.cli.report_command import report_command
@@ -52,6 +53,7 @@ app.command("advise")(advise_command)
 app.command("reproduce")(reproduce_command)
 app.command("demo")(demo_command)
 app.command("report")(report_command)
+app.command("live")(live_command)
 app.command("track")(track_command)
 app.command("audit")(audit_command)
 app.command("predict")(predict_command)

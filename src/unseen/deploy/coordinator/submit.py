@@ -10,6 +10,7 @@ from pathlib import Path
 from unseen.callbacks.base import CallbackList, Callbacks
 from unseen.config import RunConfig
 from unseen.deploy.coordinator.coordinator import RoundPolicy
+from unseen.deploy.coordinator.coordinator_home import note_run
 from unseen.deploy.coordinator.events import follow
 from unseen.deploy.flower.app_folder import write_app
 from unseen.deploy.flower.compat import require_flower
@@ -45,6 +46,8 @@ def run_on_flower(
             names=coordinator.names,
         )
         number = submit(place / "app", coordinator, home=place / "flwr")
+        if coordinator.home is not None:
+            note_run(coordinator.home, out)
         try:
             follow(notebook, following)
         except KeyboardInterrupt:
