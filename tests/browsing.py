@@ -39,8 +39,7 @@ def start_browser(profile: Path) -> Any:
 
 def show(browser: Any, page: Path, *, width: int, scheme: str = "light") -> None:
     """Open a page from the disk and wait until its charts are drawn."""
-    screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    set_screen(browser, width)
     prefer(browser, scheme)
     for kind in ("browser", "performance"):
         browser.get_log(kind)
@@ -76,8 +75,15 @@ def prefer(browser: Any, scheme: str) -> None:
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
-def wait_for(browser: Any, condition: str) -> None:
+def set_screen(browser: Any, width: int) -> None:
+    """Give the browser a screen of this width; a narrow one is a phone's."""
+    screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+
+
+def wait_for(browser: Any, condition: str, *, seconds: float = 20) -> None:
     """Wait until a script returns something true."""
     from selenium.webdriver.support.ui import WebDriverWait
 
-    WebDriverWait(browser, 20, poll_frequency=0.05).until(lambda b: b.execute_script(condition), condition)
+    wait = WebDriverWait(browser, seconds, poll_frequency=0.05)
+    wait.until(lambda b: b.execute_script(condition), condition)

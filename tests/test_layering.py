@@ -35,7 +35,7 @@ LAYERS = (
     {"runner", "judging"},
     {"deploy"},
     {"audit", "bench", "sklearn"},
-    {"advice"},
+    {"advice", "live"},
     {"cli", "__main__"},
 )
 """Parts of one layer may not import one another, except those named below."""

@@ -154,5 +154,14 @@ def _write_sums(folder: Path, sums: dict[str, str]) -> None:
     write_text(folder / CHECKSUMS, "".join(f"{sums[name]}  {name}\n" for name in sorted(sums)))
 
 
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 sum of a file of any size, as `sha256sum` prints it."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UnseenError(f"cannot read {path}: {error.strerror or error}") from error
+
+
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()

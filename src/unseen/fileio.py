@@ -159,7 +159,7 @@ def locked(lock: Path, *, place: Path, option: str = "--out", private: bool = Fa
     """
     from filelock import FileLock, Timeout
 
-    guard = FileLock(lock, timeout=0)
+    guard = FileLock(lock, timeout=_MOMENT)
     try:
         make_folder(lock.parent, private=private)
         guard.acquire()
@@ -173,6 +173,25 @@ def locked(lock: Path, *, place: Path, option: str = "--out", private: bool = Fa
         yield
     finally:
         guard.release()
+
+
+_MOMENT = 0.2
+"""Seconds to wait for a lock, so that somebody who only asks `is_locked` turns nobody away."""
+
+
+def is_locked(lock: Path) -> bool:
+    """Return whether a process holds this lock of `locked`; what cannot be asked counts as free."""
+    from filelock import FileLock, Timeout
+
+    if not lock.exists():
+        return False
+    try:
+        with FileLock(lock, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:
+        return False
 
 
 def cache_folder() -> Path:

@@ -25,7 +25,8 @@ def test_the_table_is_printed_and_the_page_shows_the_extremes(unseen, digits_run
     assert answer.code == 0
     assert "expected accuracy" in answer.out and "measured accuracy" in answer.out
     page = Path("site-check.html").read_text()
-    assert page.count("data:image/png;base64,") == 12 and "Least usual" in page
+    pictures, maps = page.count("data:image/png;base64,"), page.count('alt="attribution map of')
+    assert maps > 0 and pictures == 12 + maps and "Least usual" in page and "Grad-CAM" in page
     assert answer.out.splitlines()[0] in page.lower() and 'name="viewport"' in page
 
 

@@ -57,6 +57,7 @@ def price_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         hold_out=("west",),
         target="price",
         domain_column="place",
+        validation=0.2,
         rounds=3,
         local_epochs=5,
         lr=0.05,

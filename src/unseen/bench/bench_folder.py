@@ -39,13 +39,15 @@ class BenchFolder:
         self.grid = path / "bench.toml"
         self.results = path / "results.jsonl"
         self.search = path / "search.json"
+        self.page = path / "report.html"
+        self.lock = self.work / ".lock"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Lock the job folders against a second bench."""
         inside = self.work == self.path / "jobs"
         place, option = (self.path, "--out") if inside else (self.work, "--work")
-        with locked(self.work / ".lock", place=place, option=option):
+        with locked(self.lock, place=place, option=option):
             yield
 
     def failure(self, job: BenchJob) -> Failure | None:

@@ -128,14 +128,14 @@ class Gaussian:
     samples: int
 
     @cached_property
-    def _factor(self) -> Floats:
+    def whitening(self) -> Floats:
         """Inverse of the Cholesky factor: distances are lengths of (x - mean) times its transpose."""
         inverse: Floats = np.linalg.inv(np.linalg.cholesky(self.covariance))
         return inverse
 
     def squared_distances(self, projected: Floats) -> Floats:
         """Compute (x - mean)^T C^-1 (x - mean) of every row."""
-        whitened = (projected - self.mean) @ self._factor.T
+        whitened = (projected - self.mean) @ self.whitening.T
         squared: Floats = (whitened**2).sum(axis=1)
         return squared
 

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from unseen.cli.console import INTERRUPTED, messages, print_json, results
+from unseen.cli.live_command import LiveOption, live_page
 from unseen.cli.options import option_group, parse_settings, run_options, with_options, with_plugins
 from unseen.config_options import EXECUTION
 from unseen.errors import UnseenError, UsageError, unknown_name
@@ -66,6 +67,7 @@ class BenchRunOptions:
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Retry failed jobs.", rich_help_panel=EXECUTION)
     ] = False
+    live: LiveOption = False
     collect: Annotated[
         bool,
         typer.Option(
@@ -172,12 +174,18 @@ def run_grid(read_grid: Callable[[], Grid], place: Path, jobs: BenchRunOptions) 
     if not jobs.collect:
         start_fork_server(WORKERS)
     from unseen.bench.bench_folder import BenchFolder
-    from unseen.bench.workers import Placement
 
     grid, folder = read_grid(), BenchFolder(place, jobs.work)
+    with live_page(jobs.live, folder.path, "bench", work=jobs.work):
+        _run_and_write(grid, folder, jobs)
+
+
+def _run_and_write(grid: Grid, folder: BenchFolder, jobs: BenchRunOptions) -> None:
+    from unseen.bench.workers import Placement
+
     where = Placement(threads=jobs.threads, device=jobs.device, data_root=jobs.data_root)
     work = ["--work", str(jobs.work)] if jobs.work else []
-    again = shlex.join(["unseen", "bench", "--out", str(place), *work])
+    again = shlex.join(["unseen", "bench", "--out", str(folder.path), *work])
     outcome, grid = _run(grid, folder, where, jobs, again=again)
     found = write_all(grid, folder, outcome, latex=jobs.latex, csv=jobs.csv)
     if jobs.as_json:

@@ -48,7 +48,8 @@ def check_site_command(  # noqa: PLR0917 (one parameter per option)
     is `fit for use`, `use with care` or `do not use`, with its reasons.
 
     Labels are not needed. Where folders are named like the classes, or the data set is a named one, the
-    measured accuracy is shown as well. The page contains images of the site.
+    measured accuracy is shown as well. The page contains images of the site,
+    and maps of where they speak for the model's answer (Grad-CAM).
 
     Examples:
 
@@ -70,7 +71,13 @@ def check_site_command(  # noqa: PLR0917 (one parameter per option)
     page, found = out or Path("site-check.html"), check.to_dict()
     place = " ".join(filter(None, (new_data, domain)))
     about = [f"{saved.card.model}, run {saved.card.run_id}", f"data {place}", f"{check.samples} samples"]
-    text = site_page(found, usual=_shown(check.usual), unusual=_shown(check.unusual), about=about)
+    text = site_page(
+        found,
+        usual=_shown(check.usual),
+        unusual=_shown(check.unusual),
+        about=about,
+        attribution=check.attribution,
+    )
     write_text(page, escape_bytes(text))
     if as_json:
         print_json({**found, "page": str(page)})
@@ -105,7 +112,9 @@ def _shown(samples: Sequence[Sample]) -> list[ShownSample]:
     from unseen.report.site_page import ShownSample
 
     return [
-        ShownSample(escape_bytes(item.name), pixels, item.label, item.distance or 0.0, bool(item.unusual))
-        for item, pixels in samples
+        ShownSample(
+            escape_bytes(item.name), pixels, item.label, item.distance or 0.0, bool(item.unusual), overlay
+        )
+        for item, pixels, overlay in samples
         if pixels is not None
     ]

@@ -12,6 +12,7 @@ from unseen import __version__
 from unseen.cli.advise_command import advise_command
 from unseen.cli.audit_command import audit_command
 from unseen.cli.bench_command import bench_command
+from unseen.cli.card_command import card_command
 from unseen.cli.check_site_command import check_site_command
 from unseen.cli.data_command import app as data_app
 from unseen.cli.demo_command import demo_command
@@ -26,6 +27,7 @@ from unseen.cli.help_command import help_command
 from unseen.cli.join_command import join_command
 from unseen.cli.judge_command import judge_command
 from unseen.cli.list_command import app as list_app
+from unseen.cli.live_command import live_command
 from unseen.cli.options import PluginOption
 from unseen.cli.predict_command import export_command, predict_command
 from unseen.cli.report_command import report_command
@@ -52,12 +54,14 @@ app.command("advise")(advise_command)
 app.command("reproduce")(reproduce_command)
 app.command("demo")(demo_command)
 app.command("report")(report_command)
+app.command("live")(live_command)
 app.command("track")(track_command)
 app.command("audit")(audit_command)
 app.command("predict")(predict_command)
 app.command("check-site")(check_site_command)
 app.command("judge")(judge_command)
 app.command("export")(export_command)
+app.command("card")(card_command)
 app.command("help")(help_command)
 for _name, _command in (
     ("up", up_command),

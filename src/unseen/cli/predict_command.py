@@ -121,7 +121,9 @@ def export_command(
 
     RUN is a run folder or its model.safetensors.
 
-    ONNX takes pixels from 0 to 255 and gives probabilities: normalization is inside. The file is run with
+    ONNX takes pixels from 0 to 255 and gives probabilities: normalization is inside. So is what `unseen
+    predict` says of how sure they are, where the model can tell: calibrated probabilities, prediction sets
+    or intervals, distance from the sources, whether that is unusual, and energy. The file is run with
     onnxruntime and compared with the trained model before it is kept.
 
     Example:
@@ -143,6 +145,9 @@ def _print_export(console: Console, facts: dict[str, object], file: Path, descri
     assert isinstance(entry, dict)
     lines = [f"Model: {file}", f"How to use it: {description}"]
     lines.append(f"Input {entry['name']}: float32, {' x '.join(map(str, entry['shape']))}; {entry['values']}")
+    outputs = facts["outputs"]
+    assert isinstance(outputs, list)
+    lines.append(f"Outputs: {', '.join(output['name'] for output in outputs)}")
     if isinstance(check, dict):
         difference = f"largest difference to the trained model {check['largest_difference']:.1e}"
         lines.append(f"Checked with onnxruntime on {check['on']}: {difference}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unseen.cli.console import INTERRUPTED, messages, print_json, results
+from unseen.cli.live_command import LiveOption, follow_live
 from unseen.cli.options import option_group, run_options, with_options, with_plugins
 from unseen.config import RunConfig
 from unseen.config_options import EXECUTION
@@ -74,6 +75,7 @@ def train_command(
             rich_help_panel=EXECUTION,
         ),
     ] = None,
+    live: LiveOption = False,
     out: Annotated[
         Path | None,
         typer.Option(help="Run folder; created under runs/ if not given.", rich_help_panel=EXECUTION),
@@ -103,6 +105,8 @@ def train_command(
 
         unseen train table.csv --hold-out north --target price --task regression
 
+        unseen train rotated-digits --hold-out 75 --rounds 50 --live
+
         unseen train --resume --out runs/rotated-digits-75-fedavg-0
 
         unseen train job.toml --engine flower --coordinator federation
@@ -130,6 +134,8 @@ def train_command(
     try:
         with LiveProgress(console, label=config.method) as progress:
             callbacks = [progress, *make_callbacks(track or (), folder)]
+            if live:
+                callbacks.append(follow_live(folder))
             result = run_somewhere(config, flower, out=folder, resume=resume, callbacks=callbacks)
     except KeyboardInterrupt:
         again = f"unseen train --resume --out {shlex.quote(str(folder))}{flower.again}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unseen.cli.console import INTERRUPTED, messages
+from unseen.cli.live_command import LiveOption, live_page
 from unseen.errors import UnseenError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ DEFAULT_HOME = Path("federation")
 LOOK_SECONDS = 0.5
 
 
-def up_command(
+def up_command(  # noqa: PLR0917 (one parameter per option)
     home: HomeOption = DEFAULT_HOME,
     host: Annotated[
         list[str] | None,
@@ -37,6 +38,7 @@ def up_command(
     ca_key: Annotated[
         Path | None, typer.Option(help="The CA's private key, if you keep it elsewhere; needed to sign only.")
     ] = None,
+    live: LiveOption = False,
 ) -> None:
     """Start a coordinator: TLS with its own CA, and only sites whose keys you accepted.
 
@@ -76,7 +78,8 @@ def up_command(
                 if 0 < member.days_left < WARN_DAYS:
                     say(f"The key of {member.site} expires in {member.days_left:.0f} days")
             say(_welcome(place, [member.site for member in members]))
-            _wait(process, place, say)
+            with live_page(live, home, "federation"):
+                _wait(process, place, say)
         except KeyboardInterrupt:
             say("\nStopping; sites reconnect once it is back.")
             raise typer.Exit(INTERRUPTED) from None

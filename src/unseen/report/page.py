@@ -51,7 +51,10 @@ class DataTable(NamedTuple):
 
 
 class ImageCard(NamedTuple):
-    """An image (PNG in base64) with a caption of three lines; `right` chooses its frame."""
+    """An image (PNG in base64) with a caption of three lines; `right` chooses its frame.
+
+    overlay  the same image with an attribution map on top, shown below it; "" without one
+    """
 
     png: str
     alt: str
@@ -60,6 +63,7 @@ class ImageCard(NamedTuple):
     hint: str
     right: bool
     title: str = ""
+    overlay: str = ""
 
 
 class PanelPlace(NamedTuple):
@@ -79,17 +83,28 @@ class FigurePlace(NamedTuple):
 
 
 def render_page(
-    template: str, *, package: str = "unseen.report", title: str, charts: Mapping[str, Any], **context: Any
+    template: str,
+    *,
+    package: str = "unseen.report",
+    title: str,
+    charts: Mapping[str, Any],
+    follows: bool = False,
+    **context: Any,
 ) -> str:
     """Render a page from a template that extends `layout.html.j2`.
 
     package  where the template is, in the folder `templates`; those of `unseen.report` are found as well
     charts   Vega-Lite objects by the key of their `PanelPlace`
+    follows  whether the page asks the server it came from for news, which no other page may
     context  the template's own variables
     """
     drawn = {"charts": charts, "themes": {"light": vega_config("light"), "dark": vega_config("dark")}}
     data = json.dumps(drawn, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    library, script = (vega_script(vega_lite_version()), _asset("report.js")) if charts else ("", "")
+    library, script = "", ""
+    if charts or follows:
+        library, script = vega_script(vega_lite_version()), _asset("report.js")
+    if follows:
+        script += _asset("live.js")
     return environment(package).get_template(template).render(
         context,
         title=title,
@@ -97,6 +112,7 @@ def render_page(
         chart_data=data,
         vega_script=library,
         page_script=script,
+        follows=follows,
         script_hashes=" ".join(f"'sha256-{_digest(code)}'" for code in (library, script)),
     )  # fmt: skip
 

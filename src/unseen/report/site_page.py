@@ -13,13 +13,14 @@ from unseen.report.png import encode_png
 
 
 class ShownSample(NamedTuple):
-    """A sample on the page: its image, and what the model says about it."""
+    """A sample on the page: its image, without and with its attribution map, and what the model says."""
 
     name: str
     pixels: npt.NDArray[np.uint8]
     label: str
     distance: float
     unusual: bool
+    overlay: npt.NDArray[np.uint8] | None = None
 
 
 def site_page(
@@ -28,11 +29,13 @@ def site_page(
     usual: Sequence[ShownSample],
     unusual: Sequence[ShownSample],
     about: Sequence[str],
+    attribution: str = "",
 ) -> str:
     """Render the page.
 
     found  the numbers and sentences of a check, as `unseen check-site --json` prints them
     about  model, run and data, for the line below the headline
+    attribution  what the maps on the samples' images show, or why there are none
     """
     return render_page(
         "site.html.j2",
@@ -42,6 +45,7 @@ def site_page(
         about=about,
         tiles=_tiles(found),
         reasons=found["reasons"],
+        attribution=attribution,
         tests=_tests(found),
         features=_moves(found["features"], ["feature", "mean of sources", "mean here", "change in stds"]),
         classes=_moves(found["classes"], ["class", "predicted at sources", "predicted here", "change"]),
@@ -104,4 +108,5 @@ def _card(sample: ShownSample) -> ImageCard:
         hint=f"distance {sample.distance:.2f}",
         right=not sample.unusual,
         title=sample.name,
+        overlay="" if sample.overlay is None else encode_png(sample.overlay),
     )

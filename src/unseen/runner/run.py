@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 
 from unseen.aggregation import make_average
-from unseen.callbacks.base import CallbackList, Callbacks, RunEnd
+from unseen.callbacks.base import Callback, CallbackList, Callbacks, RunEnd
 from unseen.callbacks.html_display import find_display
 from unseen.callbacks.run_status import DisplayProgress
 from unseen.checksums import seal
@@ -23,6 +23,7 @@ from unseen.errors import UsageError
 from unseen.frames import make_frame
 from unseen.report import write_report
 from unseen.report.curves import score_curves
+from unseen.report.model_card import write_model_card
 from unseen.report.notebook import run_html, score_rows
 from unseen.report.png import to_png
 from unseen.runner.effort import with_effort
@@ -31,8 +32,10 @@ from unseen.runner.merging_checks import merging_plan
 from unseen.runner.prepare import Setup, TableFitter, prepare_run
 from unseen.runner.start_record import now, start_record
 from unseen.runs.checkpoint import StateStore
+from unseen.runs.energy import EnergyMeter
 from unseen.runs.folder import RunFolder, default_folder
 from unseen.runs.reader import read_run
+from unseen.runs.records import Record
 from unseen.serving import SavedModel, load_model
 
 EngineMaker = Callable[[Setup, StateStore], Engine]
@@ -75,6 +78,17 @@ class RunResult:
         return RunEnd(self.folder, self.values, partial(_score_figures, self.folder))
 
 
+class _Metering(Callback):
+    """Keeps the energy used so far, whenever something is recorded."""
+
+    def __init__(self, meter: EnergyMeter) -> None:
+        self._meter = meter
+
+    def on_record(self, record: Record) -> None:
+        """Write what was used so far."""
+        self._meter.save()
+
+
 def _score_figures(folder: Path) -> dict[str, bytes]:
     """Draw the report's score curves as PNG images, one per headline metric."""
     panels = score_curves(read_run(folder))
@@ -96,11 +110,12 @@ def run(
 
     callbacks  one `Callback` or several
     data       samples already in memory, in place of those that the configuration names
-    report     whether the page is written; `unseen report` writes it later
+    report     whether page and model card are written; `unseen report` and `unseen card` write them later
     engine     factory of the engine, in place of those of this machine
     fit_table  fits the encoding of a table whose rows are elsewhere
     """
     following, folder = CallbackList(callbacks), RunFolder(out)
+    meter = EnergyMeter(folder.energy)
     if not (resume and folder.holds_run):
         folder.require_free()
     elif config.precision == "auto":
@@ -130,7 +145,7 @@ def run(
             ),
             run_id=setup.run_id,
             make_engine=partial(engine or _make_local_engine, setup),
-            callbacks=following,
+            callbacks=CallbackList([_Metering(meter), following]),
         ) as loop:
             if loop.resumed:
                 loop.record("resume", round=loop.checkpoint.round, time=now())
@@ -139,8 +154,10 @@ def run(
             loop.run()
             result = RunResult(out, finalize(setup, loop))
         seal(folder.path, folder.records.name)
+        meter.save(now=True)
         if report:
             write_report(out)
+            write_model_card(out)
     following.on_train_end(result.as_run_end())
     return result
 

@@ -25,6 +25,11 @@ class RunFolder:
         self.model = path / "model.safetensors"
         self.calibration = path / "calibration.json"
         self.report = path / "report.html"
+        self.energy = path / "energy.json"
+        self.card = path / "model-card.json"
+        self.card_text = path / "model-card.md"
+        self.card_signature = path / "model-card.json.sig"
+        self.audit = path / "audit" / "audit.json"
         self.features = path / "features.json"
         self.tensorboard = path / "tensorboard"
         self.tracking = path / "tracking.json"
@@ -33,7 +38,7 @@ class RunFolder:
         self.client_states = self.checkpoints / "clients"
         self.sites = self.checkpoints / "sites.json"
         self.table = self.checkpoints / "table.json"
-        self._lock = self.checkpoints / "lock"
+        self.lock = self.checkpoints / "lock"
 
     @property
     def holds_run(self) -> bool:
@@ -55,7 +60,7 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Lock the folder against a second process; the lock ends with the process, even if it crashes."""
-        with locked(self._lock, place=self.path, private=True):
+        with locked(self.lock, place=self.path, private=True):
             for folder in (self.path, self.checkpoints):
                 remove_leftovers(folder)
             yield
@@ -64,7 +69,7 @@ class RunFolder:
         """Check that there is nothing but what a run leaves that was killed before it wrote anything."""
         own = {self.checkpoints, *leftovers(self.path)}
         inside = set(self.checkpoints.iterdir()) if self.checkpoints.is_dir() else set()
-        return set(self.path.iterdir()) <= own and inside <= {self._lock}
+        return set(self.path.iterdir()) <= own and inside <= {self.lock}
 
 
 NAMED_DOMAINS = 3

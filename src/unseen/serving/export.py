@@ -14,6 +14,7 @@ from unseen import __version__
 from unseen.data.tables.encoding import TableEncoding
 from unseen.errors import UnseenError, UsageError, unknown_name
 from unseen.fileio import write_atomically, write_json
+from unseen.serving.certainty import describe_certainty
 from unseen.serving.saved_model import ModelCard, SavedModel, load_model, model_file
 from unseen.tensor_files import save_tensors
 
@@ -27,7 +28,7 @@ def export_metadata(saved: SavedModel, to: str) -> dict[str, Any]:
         "task": card.task,
         "classes": list(card.classes),
         "input": _image_input(card, complete) if card.encoding is None else _table_input(card),
-        "outputs": _outputs(card, complete),
+        "outputs": _outputs(card, complete) + (describe_certainty(saved) if complete else []),
         "model": card.model,
         "method": card.method,
         "settings": card.settings,
@@ -100,7 +101,9 @@ def _outputs(card: ModelCard, complete: bool) -> list[dict[str, Any]]:
 
 FORMATS = ("onnx", "safetensors")
 TOLERANCE = 1e-5
-"""Largest difference between torch and the exported file; outputs above 1 are compared by their ratio."""
+"""Largest difference between torch and the exported file; outputs above 1 are compared by their ratio.
+
+Sets and flags must be equal: both sides compute them in float64, from float32 logits and features."""
 
 
 @dataclass(frozen=True)

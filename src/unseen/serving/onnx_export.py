@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -25,9 +27,11 @@ from unseen.errors import UnseenError, missing_extra
 from unseen.runs.folder import RunFolder
 from unseen.runs.records import read_records
 from unseen.seeding import torch_generator
+from unseen.serving.certainty import DISTANCE, SET, UNUSUAL, CertaintyGraph, judge_outputs
 from unseen.serving.image_files import as_batch
 from unseen.serving.saved_model import ModelCard, SavedModel
 
+Array = npt.NDArray[Any]
 LIBRARIES = ("onnx", "onnxscript", "onnxruntime")
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
@@ -52,14 +56,20 @@ class ServedNetwork(nn.Module):
         offsets = [-mean / std for mean, std in zip(card.pixel_mean, card.pixel_std, strict=True)]
         self.register_buffer("factor", torch.tensor(factors).view(1, -1, 1, 1))
         self.register_buffer("offset", torch.tensor(offsets).view(1, -1, 1, 1))
+        self.certainty = CertaintyGraph(saved)
+        self.output_names = (*card.task_type.output_names, *self.certainty.names)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return (probabilities, logits), or (values,) in the target's own unit."""
+        """Return (probabilities, logits), or (values,) in the target's own unit; then how sure they are."""
         if self.is_image:
             inputs = inputs * self.factor + self.offset
-        outputs = self.network(inputs)
+        features: Tensor | None = None
+        if self.certainty.needs_features:
+            outputs, features = self.network.outputs_and_features(inputs)
+        else:
+            outputs = self.network(inputs)
         values = self.task_type.to_target_unit(outputs, self.target_mean, self.target_std)
-        return self.task_type.served_outputs(values)
+        return (*self.task_type.served_outputs(values), *self.certainty(values, features))
 
 
 def require_onnx() -> None:
@@ -82,7 +92,7 @@ def write_graph(saved: SavedModel, file: Path, *, header: str) -> None:
                 dynamo=True,
                 verbose=False,
                 input_names=["images" if served.is_image else "features"],
-                output_names=list(card.task_type.output_names),
+                output_names=list(served.output_names),
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
             )
             if program is None:
@@ -128,7 +138,10 @@ def example_inputs(saved: SavedModel, folder: Path) -> tuple[Tensor, str]:
 
 
 def compare(saved: SavedModel, file: Path, inputs: Tensor) -> float:
-    """Return the largest difference to the trained network, for all inputs at once and for one alone."""
+    """Return the largest difference to the trained network, for all inputs at once and for one alone.
+
+    Sets and flags must be those of the file's own logits and distances; a wrong one is infinitely different.
+    """
     require_onnx()
     import onnxruntime
 
@@ -136,18 +149,40 @@ def compare(saved: SavedModel, file: Path, inputs: Tensor) -> float:
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
+    names = [output.name for output in session.get_outputs()]
     saved.network.cpu()
-    differences = []
+    differences = [0.0]
     for part in (inputs, inputs[:1]):
         outputs = session.run(None, {name: np.ascontiguousarray(part.float().numpy())})
-        for ours, theirs in zip(_expected(saved, part), outputs, strict=True):
-            scale = max(1.0, float(ours.abs().max()))
-            differences.append(float((ours - torch.from_numpy(theirs)).abs().max()) / scale)
+        differences += _differences(saved, part, dict(zip(names, outputs, strict=True)))
     return float(np.max(differences))
 
 
-def _expected(saved: SavedModel, inputs: Tensor) -> tuple[Tensor, ...]:
-    return saved.card.task_type.served_outputs(saved.outputs(inputs))
+def _differences(saved: SavedModel, inputs: Tensor, theirs: dict[str, Array]) -> list[float]:
+    outputs, features = saved.outputs_and_features(inputs)
+    served = saved.card.task_type.served_outputs(outputs)
+    ours: dict[str, Array] = {
+        name: tensor.numpy() for name, tensor in zip(saved.card.task_type.output_names, served, strict=True)
+    }
+    ours |= judge_outputs(saved, outputs, features)
+    if ours.keys() != theirs.keys():
+        return [np.inf]
+    if SET in ours:
+        ours[SET] = judge_outputs(saved, torch.from_numpy(theirs["logits"]), None)[SET]
+    if UNUSUAL in ours and saved.reference is not None:
+        limit = saved.reference.limits["distance"].value
+        near = np.zeros(len(inputs), bool) if limit is None else np.isclose(ours[DISTANCE], limit, rtol=1e-5)
+        ours[UNUSUAL] = np.where(near, theirs[UNUSUAL], ours[UNUSUAL])
+    return [_difference(ours[name], found) for name, found in theirs.items()]
+
+
+def _difference(ours: Array, theirs: Array) -> float:
+    """Return the largest difference, of values above 1 relative to the largest; infinite between flags."""
+    if theirs.dtype == bool:
+        return 0.0 if np.array_equal(ours, theirs) else np.inf
+    endless = np.isinf(ours) & (ours == theirs)
+    ours, theirs = (np.where(endless, 0.0, each) for each in (ours, theirs))
+    return float(np.abs(ours - theirs).max()) / max(1.0, float(np.abs(ours).max()))
 
 
 def _recorded_images(records: Path, card: ModelCard) -> list[Pixels]:

@@ -18,6 +18,7 @@ from unseen.data.sources import DataRequest, Progress, load_data, no_progress
 from unseen.data.tables.encoding import TableEncoding
 from unseen.data.tables.table_reader import TABLE_SUFFIXES
 from unseen.errors import UnseenError, UsageError
+from unseen.serving.certainty import CALIBRATED, ENERGY, INTERVAL, SET, judge_outputs
 from unseen.serving.image_files import as_batch, find_images, image_input, read_image
 from unseen.serving.saved_model import ModelCard, SavedModel
 
@@ -210,23 +211,19 @@ def _with_doubt(
     saved: SavedModel, described: Sequence[Prediction], outputs: Tensor, features: Tensor | None
 ) -> Sequence[Prediction]:
     """Add calibrated probability, prediction set or interval, and distance, as far as the model has them."""
-    card, calibration, reference = saved.card, saved.calibration, saved.reference
+    found, classes = judge_outputs(saved, outputs, features), saved.card.classes
     added: list[dict[str, Any]] = [{} for _ in described]
-    values = np.nan_to_num(outputs.double().numpy())
-    if calibration is not None and card.task_type.has_classes:
-        chances = calibration.probabilities(values).max(axis=1)
-        for own, chance in zip(added, chances.tolist(), strict=True):
-            own["calibrated"] = chance
-        if calibration.limits:
-            for own, inside in zip(added, calibration.sets(values), strict=True):
-                own["members"] = tuple(card.classes[place] for place in np.flatnonzero(inside))
-    elif calibration is not None and calibration.limits:
-        low, high = calibration.intervals(values[:, 0])
-        for own, ends in zip(added, zip(low.tolist(), high.tolist(), strict=True), strict=True):
-            own["interval"] = ends
-    if reference is not None and features is not None:
-        distances = reference.gaussian.distances(features.double().numpy())
-        unusual = reference.limits["distance"].beyond(distances)
-        for own, distance, flag in zip(added, distances.tolist(), unusual.tolist(), strict=True):
-            own |= {"distance": distance, "unusual": flag}
+    for name, rows in found.items():
+        if name != ENERGY:
+            for own, row in zip(added, rows, strict=True):
+                own.update(_field(name, row, classes))
     return [replace(prediction, **own) for prediction, own in zip(described, added, strict=True)]
+
+
+def _field(name: str, row: Any, classes: Sequence[str]) -> dict[str, Any]:
+    """Return the field of `Prediction` that one row of `judge_outputs` fills."""
+    if name == CALIBRATED:
+        return {"calibrated": float(row.max())}
+    if name == SET:
+        return {"members": tuple(classes[place] for place in np.flatnonzero(row).tolist())}
+    return {name: tuple(row.tolist()) if name == INTERVAL else row.item()}

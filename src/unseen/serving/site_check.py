@@ -21,6 +21,7 @@ from unseen.calibration.site_test import FEWEST, SiteDifference, Verdict, compar
 from unseen.data.images.decode import Pixels
 from unseen.data.sources import SOURCES, DataRequest, Progress, load_data, no_progress
 from unseen.errors import UnseenError, UsageError
+from unseen.serving.attribution import attribution_maps
 from unseen.serving.image_files import image_input, read_image
 from unseen.serving.predict import BATCH_SIZE, Prediction, predict, predict_rows
 from unseen.serving.saved_model import SavedModel
@@ -43,10 +44,11 @@ class SiteData(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A sample with its prediction, and its image where it is one."""
+    """A sample with its prediction, and, where it is an image, that image, without and with its map."""
 
     prediction: Prediction
     pixels: Pixels | None
+    overlay: Pixels | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class SiteCheck:
     mean_confidence  of the calibrated probabilities, beside it
     accuracy  measured, where the data has labels
     usual, unusual   the nearest and the farthest samples
+    attribution      what the maps on their images show, or why there are none
     """
 
     samples: int
@@ -70,6 +73,7 @@ class SiteCheck:
     accuracy: float | None
     usual: tuple[Sample, ...]
     unusual: tuple[Sample, ...]
+    attribution: str
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers and sentences as JSON values, without images."""
@@ -77,7 +81,8 @@ class SiteCheck:
 
         def named(samples: Sequence[Sample]) -> list[dict[str, Any]]:
             return [
-                {"name": item.name, "distance": item.distance, "unusual": item.unusual} for item, _ in samples
+                {"name": item.name, "distance": item.distance, "unusual": item.unusual}
+                for item, *_ in samples
             ]
 
         return {
@@ -179,7 +184,7 @@ def check_site(
     number = min(SHOWN, len(done) // 2)
     chosen = (*by_distance[:number], *by_distance[len(done) - number :])
     accuracy = _accuracy(predictions, labels)
-    shown = [Sample(item, pixels(item.name)) for item in chosen]
+    shown, attribution = _with_maps(saved, [Sample(item, pixels(item.name)) for item in chosen])
     return SiteCheck(
         samples=sums.moments.samples,
         failed=len(predictions) - len(done),
@@ -193,7 +198,20 @@ def check_site(
         accuracy=accuracy,
         usual=tuple(shown[:number]),
         unusual=tuple(reversed(shown[number:])),
+        attribution=attribution,
     )
+
+
+def _with_maps(saved: SavedModel, samples: Sequence[Sample]) -> tuple[list[Sample], str]:
+    """Add attribution maps to the samples that are images, and return the note about them."""
+    seen = [sample.pixels for sample in samples if sample.pixels is not None]
+    found = attribution_maps(saved, seen)
+    overlays = iter(found.overlays)
+    mapped = [
+        sample if sample.pixels is None else sample._replace(overlay=next(overlays, None))
+        for sample in samples
+    ]
+    return mapped, found.note
 
 
 def _accuracy(predictions: Sequence[Prediction], labels: Sequence[str]) -> float | None:

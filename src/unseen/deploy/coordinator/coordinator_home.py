@@ -85,6 +85,21 @@ def settings_file(path: Path) -> Path:
     return path / "coordinator.json"
 
 
+def runs_file(path: Path) -> Path:
+    """Return the file that names the runs started on a home, one JSON line each."""
+    return path / "runs.jsonl"
+
+
+def note_run(path: Path, out: Path) -> None:
+    """Note where a run writes its records, for those who look at the federation as a whole."""
+    file = runs_file(path)
+    try:
+        with file.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps({"event": "run", "out": str(out.absolute())}) + "\n")
+    except OSError as error:
+        raise UnseenError(f"could not write {file}: {error.strerror or error}") from error
+
+
 def open_home(
     path: Path,
     *,

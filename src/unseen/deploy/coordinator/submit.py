@@ -11,6 +11,7 @@ from pathlib import Path
 from unseen.callbacks.base import CallbackList, Callbacks
 from unseen.config import RunConfig
 from unseen.deploy.coordinator.coordinator import RoundPolicy
+from unseen.deploy.coordinator.coordinator_home import note_run
 from unseen.deploy.coordinator.events import follow
 from unseen.deploy.flower.app_folder import write_app
 from unseen.deploy.flower.compat import require_flower
@@ -63,6 +64,8 @@ def submit_and_follow(
         notebook = place / "notebook.jsonl"
         write(place / "app", notebook)
         number = submit(place / "app", coordinator, home=place / "flwr")
+        if coordinator.home is not None:
+            note_run(coordinator.home, out)
         try:
             follow(notebook, following)
         except KeyboardInterrupt:

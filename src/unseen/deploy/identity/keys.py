@@ -6,7 +6,7 @@ import base64
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unseen.deploy.identity.tls import PRIVATE, PUBLIC, require_cryptography, write_new
 from unseen.errors import UnseenError, UsageError
@@ -50,12 +50,9 @@ def _make(key: SiteKey, site: str) -> None:
     private = pair.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
-    public = pair.public_key().public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    )
     key.private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_new(key.private, private, mode=PRIVATE)
-    _write_public(key, public.decode(), site)
+    _write_public(key, public_line(pair), site)
 
 
 def _write_public(key: SiteKey, line: str, site: str) -> None:
@@ -74,8 +71,31 @@ class PrivateKey:
 def load_private_key(path: Path) -> PrivateKey:
     """Load a private key of a site (or of the coordinator) from its file."""
     require_cryptography()
-    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
+
+    secret = read_secret(path, expected="is not a private key of Unseen; restore it from a copy")
+    if not isinstance(secret, ec.EllipticCurvePrivateKey):
+        raise UnseenError(f"{path} is not an elliptic-curve key of Unseen; restore it from a copy")
+    return PrivateKey(secret, public_line(secret))
+
+
+def public_line(secret: Any) -> str:
+    """Return the line of the public half of a private key."""
+    from cryptography.hazmat.primitives import serialization
+
+    public: bytes = secret.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    return public.decode()
+
+
+def read_secret(path: Path, *, expected: str) -> Any:
+    """Read a private key of any kind, without a passphrase, from its file.
+
+    expected  what is said of a file that is none
+    """
+    require_cryptography()
+    from cryptography.hazmat.primitives import serialization
 
     try:
         content = path.read_bytes()
@@ -84,17 +104,11 @@ def load_private_key(path: Path) -> PrivateKey:
             if b"OPENSSH" in content[:64]
             else serialization.load_pem_private_key
         )
-        secret = load(content, password=None)
+        return load(content, password=None)
     except OSError as error:
         raise UnseenError(f"cannot read the private key {path}: {error.strerror}") from error
     except (ValueError, TypeError) as error:
-        raise UnseenError(f"{path} is not a private key of Unseen; restore it from a copy") from error
-    if not isinstance(secret, ec.EllipticCurvePrivateKey):
-        raise UnseenError(f"{path} is not an elliptic-curve key of Unseen; restore it from a copy")
-    public = secret.public_key().public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    )
-    return PrivateKey(secret, public.decode())
+        raise UnseenError(f"{path} {expected}") from error
 
 
 def sign(key: PrivateKey, content: bytes) -> bytes:
