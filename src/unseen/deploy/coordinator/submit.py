@@ -46,25 +46,30 @@ def run_on_flower(
             names=coordinator.names,
         )
 
-    submit_and_follow(write, coordinator, following)
+    submit_and_follow(write, coordinator, following, out=out)
     result = RunResult(out, json.loads(folder.result.read_text(encoding="utf-8")))
     following.on_train_end(result.as_run_end())
     return result
 
 
 def submit_and_follow(
-    write: Callable[[Path, Path], None], coordinator: SuperLinkConnection, following: CallbackList
+    write: Callable[[Path, Path], None],
+    coordinator: SuperLinkConnection,
+    following: CallbackList,
+    *,
+    out: Path | None = None,
 ) -> None:
     """Submit an app and follow it to its end; Ctrl-C stops it.
 
     write  writes the app into a folder; its event log goes to the given file
+    out    run folder of a training job, noted in the coordinator's home
     """
     with tempfile.TemporaryDirectory(prefix="unseen-flower-") as name:
         place = Path(name)
         notebook = place / "notebook.jsonl"
         write(place / "app", notebook)
         number = submit(place / "app", coordinator, home=place / "flwr")
-        if coordinator.home is not None:
+        if coordinator.home is not None and out is not None:
             note_run(coordinator.home, out)
         try:
             follow(notebook, following)
