@@ -46,26 +46,31 @@ def run_on_flower(
             names=coordinator.names,
         )
 
-    submit_and_follow(write, coordinator, following)
+    submit_and_follow(write, coordinator, following, run=out)
     result = RunResult(out, json.loads(folder.result.read_text(encoding="utf-8")))
     following.on_train_end(result.as_run_end())
     return result
 
 
 def submit_and_follow(
-    write: Callable[[Path, Path], None], coordinator: SuperLinkConnection, following: CallbackList
+    write: Callable[[Path, Path], None],
+    coordinator: SuperLinkConnection,
+    following: CallbackList,
+    *,
+    run: Path | None = None,
 ) -> None:
     """Submit an app and follow it to its end; Ctrl-C stops it.
 
     write  writes the app into a folder; its event log goes to the given file
+    run    the run folder, which the coordinator's live page follows; None where nothing is trained
     """
     with tempfile.TemporaryDirectory(prefix="unseen-flower-") as name:
         place = Path(name)
         notebook = place / "notebook.jsonl"
         write(place / "app", notebook)
         number = submit(place / "app", coordinator, home=place / "flwr")
-        if coordinator.home is not None:
-            note_run(coordinator.home, out)
+        if coordinator.home is not None and run is not None:
+            note_run(coordinator.home, run)
         try:
             follow(notebook, following)
         except KeyboardInterrupt:
