@@ -46,7 +46,7 @@ def run_on_flower(
             names=coordinator.names,
         )
 
-    submit_and_follow(write, coordinator, following, out=out)
+    submit_and_follow(write, coordinator, following, run=out)
     result = RunResult(out, json.loads(folder.result.read_text(encoding="utf-8")))
     following.on_train_end(result.as_run_end())
     return result
@@ -57,20 +57,20 @@ def submit_and_follow(
     coordinator: SuperLinkConnection,
     following: CallbackList,
     *,
-    out: Path | None = None,
+    run: Path | None = None,
 ) -> None:
     """Submit an app and follow it to its end; Ctrl-C stops it.
 
     write  writes the app into a folder; its event log goes to the given file
-    out    run folder of a training job, noted in the coordinator's home
+    run    the run folder, which the coordinator's live page follows; None where nothing is trained
     """
     with tempfile.TemporaryDirectory(prefix="unseen-flower-") as name:
         place = Path(name)
         notebook = place / "notebook.jsonl"
         write(place / "app", notebook)
         number = submit(place / "app", coordinator, home=place / "flwr")
-        if coordinator.home is not None and out is not None:
-            note_run(coordinator.home, out)
+        if coordinator.home is not None and run is not None:
+            note_run(coordinator.home, run)
         try:
             follow(notebook, following)
         except KeyboardInterrupt:
