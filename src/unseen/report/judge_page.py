@@ -309,9 +309,9 @@ def _method(values: Values) -> list[str]:
     said = [
         "Nothing was trained. Every site ran the model on its own samples and kept samples, labels and "
         "single predictions; only the numbers listed above left it.",
-        "Intervals hold the true value in about 95 of 100 repetitions with other samples from the same sites (that of "
-        "the ECE in fewer, at sites with few samples). They "
-        "say nothing about sites that are not listed.",
+        "Intervals hold the true value in about 95 of 100 repetitions with other samples from the same sites "
+        "(that of the ECE in fewer, at sites with few samples). They say nothing about sites that are not "
+        "listed.",
         "Classes and groups with fewer samples than a site's smallest group are left out, and so is the "
         "smallest group if the rest could be computed by subtraction.",
     ]
