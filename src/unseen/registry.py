@@ -100,9 +100,10 @@ class Registry(Generic[T]):
     def foreign_entries(self) -> dict[str, tuple[T, str]]:
         """Map names to entries and their modules, for those that neither Unseen nor a plugin file brought."""
         return {
-            name: (self._entries[name], home)
-            for name, home in self._homes.items()
-            if home.partition(".")[0] != "unseen" and not home.startswith(_PLUGIN_PREFIX)
+            name: (entry, home)
+            for name, entry in self._entries.items()
+            if (home := self._homes.get(name, "unseen")).partition(".")[0] != "unseen"
+            and not home.startswith(_PLUGIN_PREFIX)
         }
 
     def enter_from_session(self, name: str, entry: T) -> None:
