@@ -25,8 +25,9 @@ def open_page(browser: Any, url: str, *, width: int = 1280) -> None:
     browser.get(url)
 
 
-def wait_for_state(browser: Any, state: str) -> None:
-    wait_for(browser, f"return document.documentElement.dataset.state === '{state}'", seconds=PATIENCE)
+def wait_for_state(browser: Any, *states: str) -> None:
+    condition = f"return {list(states)}.includes(document.documentElement.dataset.state)"
+    wait_for(browser, condition, seconds=PATIENCE)
 
 
 def wait_for_round(browser: Any, number: int) -> None:
@@ -50,7 +51,7 @@ def test_a_tab_follows_a_run_over_a_kill_to_its_report(browser: Any, tmp_path: P
     assert before < 25, "the run ended before it was killed"
     with started(tmp_path, "train", "--resume", "--out", out, "--live") as process:
         assert address(process) == url
-        wait_for_state(browser, "running")
+        wait_for_state(browser, "running", "finished")  # the rest may be over before the tab asks again
         wait_for_round(browser, before + 1)
         wait_for_state(browser, "finished")
         process.communicate(timeout=PATIENCE)
