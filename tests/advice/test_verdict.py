@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
 
 from unseen.advice.candidates import CANDIDATES, Candidate, choose_candidates, kind_of_data
 from unseen.advice.race import RaceResult, Standing
-from unseen.advice.verdict import advise, as_values
+from unseen.advice.verdict import advise, as_values, list_kinds_that_leave
 from unseen.errors import UnseenError, UsageError
 
 ORDER = ["simple", "middle", "costly"]
 
 
-def standing(name: str, scores: list[float], fraction: float = 1.0) -> Standing:
-    candidate = Candidate(name, {"method": "fedavg"}, "")
-    return Standing(
-        candidate, fraction, {(f"d{i}", 0): s for i, s in enumerate(scores)}, seconds=1.0, sent=8.0
-    )
+def standing(
+    name: str, scores: list[float], fraction: float = 1.0, *, seeds: int = 1, method: str = "fedavg"
+) -> Standing:
+    """A candidate's scores on the sources d0, d1, ..., the same with every seed but for a little."""
+    found = {(f"d{i}", seed): s + 0.001 * seed for i, s in enumerate(scores) for seed in range(seeds)}
+    return Standing(Candidate(name, {"method": method}, ""), fraction, found, seconds=1.0, sent=8.0)
 
 
 def decide(*standings: Standing):
@@ -41,6 +44,47 @@ def test_short_runs_never_beat_long_ones():
     found = decide(standing("simple", [0.9, 0.9], fraction=0.25), standing("costly", [0.6, 0.7]))
     assert found.chosen.candidate.name == "costly"
     assert "nothing to compare" in found.certainty
+
+
+def test_a_race_that_ended_early_does_not_decide_for_the_closed_form():
+    short = standing("costly", [0.80, 0.81, 0.83], fraction=0.5)
+    worse = standing("middle", [0.9, 0.9, 0.9], fraction=0.25)
+    found = decide(standing("simple", [0.6, 0.62, 0.61], method="ridge"), short, worse)
+    assert found.chosen is short and "at 50% of its length" in found.reason
+    assert found.rival is not None and found.rival.candidate.name == "simple"
+
+
+def test_more_seeds_are_no_more_sources():
+    scores = [0.60, 0.70, 0.62], [0.68, 0.75, 0.63]
+    one, many = (
+        decide(standing("simple", scores[0], seeds=seeds), standing("costly", scores[1], seeds=seeds))
+        for seeds in (1, 5)
+    )
+    assert one.against is not None and many.against is not None
+    assert many.against.pairs == one.against.pairs == 3
+    assert many.against.t_p == pytest.approx(one.against.t_p)
+    values = as_values(many, data="d", common={})["candidates"][0]
+    assert len(values["left_out"]) == 15
+    assert values["standard_error"] == pytest.approx(statistics.stdev(scores[1]) / 3**0.5)
+
+
+def test_the_best_of_many_needs_a_larger_lead():
+    ours, theirs = [0.700, 0.710, 0.720, 0.730], [0.690, 0.690, 0.700, 0.710]
+    alone = decide(standing("simple", theirs), standing("costly", ours))
+    assert alone.against is not None and 0.005 < alone.against.t_p < 0.05
+    assert "a clear lead, also as the best of 2" in alone.certainty
+    order = [f"rival {number}" for number in range(9)]
+    rivals = [standing(name, theirs) for name in order]
+    ranked = sorted([*rivals, standing("costly", ours)], key=lambda one: -one.mean)
+    among_ten = advise(RaceResult(ranked, {}, "", "accuracy", spent=1.0), [*order, "costly"])
+    assert among_ten.chosen.candidate.name == "costly"
+    assert "not decided, since it is the best of 10" in among_ten.certainty
+
+
+def test_a_head_in_closed_form_leaves_more_than_weights():
+    found = {one.name: list_kinds_that_leave(one) for one in CANDIDATES["photographs"]}
+    assert found["last stage"] == ["model weights", "number of samples"]
+    assert {"feature sums", "validation feature sums"} < {*found["last stage, ridge head"]}
 
 
 def test_values_name_what_leaves_and_a_command():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 
 import numpy as np
 import pytest
@@ -58,11 +60,37 @@ def test_a_race_that_ran_out_of_time_goes_on_where_it_stopped(unseen, table):
     assert unseen(*ARGUMENTS, "--out", "r", "--json", "--minutes", "10").code == 0
 
 
+def test_killed_and_resumed_it_gives_the_same_advice_as_one_left_alone(unseen, start_unseen, table):
+    given = (*ARGUMENTS, "--json", "--minutes", "10", "--candidates", "ridge;FedAvg;FedProx")
+    process = start_unseen(*given, "--out", "killed")
+    end = time.monotonic() + 120
+    while _finished(table / "killed") < 4:
+        assert process.poll() is None and time.monotonic() < end, "ended before it could be killed"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert not (table / "killed" / "advice.json").exists()
+    before = {path: path.read_bytes() for path in table.glob("killed/jobs/*/result.json")}
+    resumed, alone = unseen(*given, "--out", "killed"), unseen(*given, "--out", "alone")
+    assert resumed.code == alone.code == 0, resumed.err + alone.err
+    assert all(path.read_bytes() == content for path, content in before.items()) and len(before) >= 4
+    assert _without_times(json.loads(resumed.out)) == _without_times(json.loads(alone.out))
+
+
 def test_one_line_for_every_mistake(unseen, table):
     few = unseen("advise", "t.csv", "--hide", "far,east")
     assert few.code == 2 and "at least two" in few.err
     unknown = unseen("advise", "t.csv", "--hide", "fra")
     assert unknown.code == 2 and "'far'" in unknown.err
+
+
+def _finished(race):
+    return len(list(race.glob("jobs/*/result.json")))
+
+
+def _without_times(advice):
+    candidates = [{k: v for k, v in one.items() if k != "seconds_per_run"} for one in advice["candidates"]]
+    return {**{k: v for k, v in advice.items() if k not in ("minutes", "folder")}, "candidates": candidates}
 
 
 def _scores(line):

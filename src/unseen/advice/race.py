@@ -51,6 +51,14 @@ class Standing:
         """The mean over the left-out sources, by which candidates are ranked."""
         return math.fsum(self.scores.values()) / len(self.scores)
 
+    @property
+    def by_source(self) -> dict[str, float]:
+        """The mean over seeds on every left-out source: one observation each, however many seeds ran."""
+        found: dict[str, list[float]] = {}
+        for (source, _), score in self.scores.items():
+            found.setdefault(source, []).append(score)
+        return {source: math.fsum(values) / len(values) for source, values in found.items()}
+
 
 @dataclass(frozen=True)
 class RaceResult:

@@ -193,7 +193,8 @@ def _report(advice: Advice, data: str, common: Mapping[str, Any], place: Path, *
         return
     console = results()
     console.print(_table(advice.race))
-    for line in (f"Take: {advice.chosen.candidate.name}", f"{advice.reason}.", f"{advice.certainty}."):
+    said = (advice.reason, advice.certainty, advice.caveat)
+    for line in (f"Take: {advice.chosen.candidate.name}", *(f"{one}." for one in said)):
         console.print(line[0].upper() + line[1:], soft_wrap=True, markup=False)
     for name, reason in advice.race.failed.items():
         console.print(f"{name} failed: {reason}", soft_wrap=True, markup=False)
