@@ -11,7 +11,9 @@ from dataclasses import replace
 
 import pytest
 
+from unseen.bench.bench_files import markdown_file
 from unseen.bench.bench_folder import BenchFolder
+from unseen.bench.bench_summary import summarize_bench
 from unseen.bench.results import load_results, read_results, write_results
 from unseen.bench.runner import bench_state, run_bench
 from unseen.bench.workers import BenchCallback
@@ -66,6 +68,24 @@ def test_results_follow_from_the_records_alone(finished_bench, tmp_path):
     assert load_results(folder) == outcome.results
     write_results(tmp_path / "results.jsonl", outcome.results)
     assert read_results(tmp_path / "results.jsonl") == outcome.results
+
+
+def test_what_a_method_costs_in_bytes_and_waiting_stands_beside_its_accuracy(make_table_grid, tmp_path):
+    grid = make_table_grid(methods={"fedavg": {}, "cwt": {}, "deepall": {}}, rounds=3)
+    results = {one.label: one for one in run_bench(grid, BenchFolder(tmp_path / "b"), workers=1).results}
+    assert {label: (one.transfers, one.idle) for label, one in results.items()} == {
+        "fedavg": (3, 0.0),
+        "cwt": (6, 0.5),  # two clients, one after another
+        "deepall": (0, None),
+    }
+    assert results["fedavg"].bytes_up == results["cwt"].bytes_up > 0
+    text = markdown_file(summarize_bench(grid, list(results.values())))
+    (cost,) = (part for part in text.split("\n## ") if part.startswith("In-domain performance and cost"))
+    cells = [line.strip("| ").split(" | ") for line in cost.splitlines() if line.startswith("|")]
+    rows = {line[0]: line[-3:] for line in cells}
+    assert rows["method"] == ["sent to clients", "transfers in turn", "clients idle"]
+    assert rows["FedAvg"][1:] == ["3", "0%"] and rows["CWT"] == [rows["FedAvg"][0], "6", "50%"]
+    assert rows["DeepAll"] == ["–", "0", "–"]
 
 
 def test_kept_lines_stand_for_jobs_whose_folders_are_gone(finished_bench, tmp_path):

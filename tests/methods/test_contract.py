@@ -8,8 +8,12 @@ import pytest
 import torch
 
 from tiny_data import fitting_partition
+from unseen.callbacks.base import Callback
+from unseen.engine import Schedule, ServerLoop
+from unseen.engine.workers.pool import WorkerEngine
 from unseen.errors import UsageError
 from unseen.methods import METHODS, describe_settings, make_method
+from unseen.runs.folder import RunFolder
 from unseen.training import LocalTrainingConfig
 
 UNTRAINED = "zero-shot"
@@ -98,6 +102,24 @@ def test_resumed_run_equals_uninterrupted_run(method, make_experiment, go):
     assert torch.equal(whole.weights, resumed.weights)
     assert torch.equal(whole.selected, resumed.selected)
     assert _without_times(records.entries) == _without_times(resumed_records.entries)
+
+
+def test_workers_give_the_same_bits_as_one_process(method, make_experiment, go, tmp_path):
+    if METHODS[method].topology != "parallel":
+        pytest.skip(f"{method} is {METHODS[method].topology}: one client trains at a time")
+    one, records = go(make_experiment(method), "one")
+    experiment, start = make_experiment(method), Schedule(rounds=2)
+    loop = ServerLoop(
+        experiment,
+        RunFolder(tmp_path / "two"),
+        start,
+        run_id="test",
+        make_engine=lambda states: WorkerEngine(experiment, states, workers=2, threads=1, max_clients=3),
+        callbacks=Callback(),
+    )
+    loop.run()
+    assert torch.equal(loop.checkpoint.weights, one.weights)
+    assert _without_times(loop.records.entries) == _without_times(records.entries)
 
 
 def test_says_what_it_is(method):

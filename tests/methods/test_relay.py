@@ -9,6 +9,7 @@ import torch
 from literal_clients import assert_state, layout_of, mean_state, server_work, start_of, trained_names, visit
 
 from unseen.config import RunConfig
+from unseen.engine.experiment import RoundStart, Workspace
 from unseen.errors import UsageError
 from unseen.methods import make_method
 from unseen.methods.relay import MODELS, SEEN
@@ -98,6 +99,19 @@ def test_clients_start_from_models_that_others_have_trained(make_experiment, go)
     torch.testing.assert_close(checkpoint.weights, models.mean(0), rtol=1e-4, atol=1e-5)
     last = next(record for record in records.entries if record["event"] == "round")
     assert last["bytes_up"] == last["bytes_down"] == len(names) * checkpoint.weights.nbytes
+
+
+def test_a_curious_client_reads_the_whole_update_of_one_other(make_experiment, go):
+    """In the second hop it gets what one other client made of the weights that it was sent in the first."""
+    experiment = make_experiment("relay", plan=PLAN)
+    names = experiment.federation.names
+    checkpoint, _ = go(experiment, rounds=1)
+    second = experiment.method.start_states(names, round=2, seed=experiment.seed, state=checkpoint.server)
+    workspace = Workspace(make_experiment("relay", plan=PLAN))
+    first = workspace.flat.read()
+    updates = [workspace.train_client(k, {}, RoundStart(1, first)).weights - first for k in range(len(names))]
+    seen = [[torch.equal(received - first, each) for each in updates] for received in second]
+    assert all(sum(row) == 1 and not row[client] for client, row in enumerate(seen))
 
 
 def test_a_model_whose_client_failed_stays_as_it_was(make_experiment):

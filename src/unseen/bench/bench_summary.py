@@ -12,6 +12,7 @@ from unseen.bench.results import JobResult
 from unseen.bench.statistics import Estimate
 from unseen.bench.study import Study, studies
 from unseen.bench.tables.comparison_sheets import statistics_sheet
+from unseen.bench.tables.cost_sheets import cost_sheet
 from unseen.bench.tables.result_sheets import published_rule, rules_sheet, table_sheet
 from unseen.bench.tables.results_table import (
     PublishedRows,
@@ -115,6 +116,8 @@ class BenchSummary:
         found: list[Sheet] = []
         for each in self.models:
             found += [*each.table_sheets.values(), *each.rules_sheets, *each.statistics_sheets.values()]
+            if any(result.transfers is not None for result in each.study.results):
+                found.append(cost_sheet(each.study))
         return [*found, *([self.printed] if self.printed else [])]
 
 

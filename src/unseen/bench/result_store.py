@@ -23,11 +23,12 @@ from unseen.tasks import primary_metric
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished job: its result.json, and its evaluations in the order of rounds."""
+    """A finished job: its result.json, its evaluations, and the number of clients of each round."""
 
     result: dict[str, Any]
     evaluations: tuple[Record, ...]
     fingerprint: str
+    clients_by_round: tuple[int, ...] = ()
 
     @property
     def task(self) -> str:
@@ -99,7 +100,8 @@ def read_finished(folder: Path) -> FinishedRun:
         records = read_records(paths.records)
         start = next(record for record in records if record["event"] == "start")
         evaluations = tuple(record for record in records if record["event"] == "evaluation")
-        return FinishedRun(result, evaluations, start["data"]["fingerprint"])
+        clients = tuple(len(record["clients"]) for record in records if record["event"] == "round")
+        return FinishedRun(result, evaluations, start["data"]["fingerprint"], clients)
     except (OSError, UnseenError, ValueError, KeyError, TypeError, StopIteration) as error:
         raise UnseenError(
             f"{folder} is a damaged job ({error or type(error).__name__}): delete that folder, start again"

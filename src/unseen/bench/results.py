@@ -33,10 +33,11 @@ from unseen.evaluation.selection import (
     rule_names,
     select,
 )
+from unseen.methods import METHODS
 from unseen.runs.records import Record
 
-_OPTIONAL = ("validation", "validation_worst")
-"""Entries of a line that are left out where the run has no validation domains."""
+_OPTIONAL = ("validation", "validation_worst", "transfers", "idle")
+"""Entries of a line that are left out where the run has no such number."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,10 @@ class JobResult:
     worst_group  accuracy of the worst group of held-out samples, where the data has groups
     validation   metric on the domains kept to choose the round, in the round that they choose
     validation_worst  that of their worst group
+    transfers    how often clients wait for a model that others train first: once per round, and once per
+                 visit where a round's clients train one after another; 0 where data is pooled
+    idle         part of the run in which a client waits for others, if all visits take equally long; none
+                 where data is pooled
     """
 
     label: str
@@ -68,6 +73,8 @@ class JobResult:
     worst_group: float | None = None
     validation: float | None = None
     validation_worst: float | None = None
+    transfers: int | None = None
+    idle: float | None = None
 
 
 def write_results(path: Path, results: Iterable[JobResult]) -> None:
@@ -77,7 +84,7 @@ def write_results(path: Path, results: Iterable[JobResult]) -> None:
 
 
 def as_values(result: JobResult) -> dict[str, Any]:
-    """Convert a result to JSON values: undefined numbers become null; there may be no validation domains."""
+    """Convert a result to JSON values: undefined numbers become null, optional ones are left out."""
     values = {name: _without_nan(value) for name, value in asdict(result).items()}
     return {name: value for name, value in values.items() if name not in _OPTIONAL or value is not None}
 
@@ -169,8 +176,17 @@ def _collected(entry: PlannedEntry, run: FinishedRun, store: ResultStore) -> Job
         metric=run.metric,
         job=job.id,
         worst_group=metrics.get("worst_group", {}).get(run.metric),
+        transfers=(transfers := _count_transfers(run)),
+        idle=1 - len(run.clients_by_round) / transfers if transfers else None,
         **kept,
     )
+
+
+def _count_transfers(run: FinishedRun) -> int:
+    topology = METHODS[run.result["method"]].topology
+    if topology == "serial":
+        return sum(run.clients_by_round)
+    return 0 if topology == "pooled" else len(run.clients_by_round)
 
 
 def _on_validation_domains(run: FinishedRun) -> dict[str, float | None]:

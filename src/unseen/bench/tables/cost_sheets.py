@@ -37,8 +37,10 @@ def cost_sheet(study: Study) -> Sheet:
         ("worst group", lambda runs: _estimate([run.worst_group for run in runs], metric)),
         ("lowest run", lambda runs: number_text(_lowest(runs, study), metric)),
         ("time per run", lambda runs: format_clock(_mean([run.seconds for run in runs]))),
-        ("sent by clients", lambda runs: format_bytes(_mean([run.bytes_up for run in runs]))),
-        ("sent to clients", lambda runs: format_bytes(_mean([run.bytes_down for run in runs]))),
+        ("sent by clients", lambda runs: _bytes(runs, [run.bytes_up for run in runs])),
+        ("sent to clients", lambda runs: _bytes(runs, [run.bytes_down for run in runs])),
+        ("transfers in turn", lambda runs: _count([run.transfers for run in runs])),
+        ("clients idle", lambda runs: _share([run.idle for run in runs])),
     ]
     lines: list[list[str]] = []
     for label in study.labels:
@@ -53,6 +55,11 @@ def cost_sheet(study: Study) -> Sheet:
         f"Means over the finished runs; {unit_text(metric)} where no unit is given. In-domain: test data of "
         "the sources. Lowest run: the held-out domain and seed that went worst. Times depend on the machine."
     )
+    if "transfers in turn" in (headers[at] for at in kept):
+        note += (
+            " Transfers in turn: to a client and back, one after another. Clients idle: part of the run in "
+            "which a client waits for others, if all visits take equally long. Pooled data is not counted."
+        )
     title = f"In-domain performance and cost{study.in_title}"
     return Sheet(title, tuple(headers[at] for at in kept), (("", shown),), note)
 
@@ -68,6 +75,21 @@ def _lowest(runs: Sequence[JobResult], study: Study) -> float | None:
 
 def _estimate(values: Sequence[float | None], metric: str) -> str:
     return estimate_text(mean_and_error(value for value in values if value is not None), metric)
+
+
+def _bytes(runs: Sequence[JobResult], sent: Sequence[int]) -> str:
+    """Format the mean; where data is pooled, a model does not travel."""
+    return NOTHING if all(run.transfers == 0 for run in runs) else format_bytes(_mean(sent))
+
+
+def _count(values: Sequence[int | None]) -> str:
+    found = mean_and_error(value for value in values if value is not None)
+    return f"{found.mean:.0f}" if found else NOTHING
+
+
+def _share(values: Sequence[float | None]) -> str:
+    found = mean_and_error(value for value in values if value is not None)
+    return f"{found.mean:.0%}" if found else NOTHING
 
 
 def _mean(values: Sequence[float]) -> float | None:
