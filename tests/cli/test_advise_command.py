@@ -63,7 +63,7 @@ def test_a_race_that_ran_out_of_time_goes_on_where_it_stopped(unseen, table):
 def test_killed_and_resumed_it_gives_the_same_advice_as_one_left_alone(unseen, start_unseen, table):
     given = (*ARGUMENTS, "--json", "--minutes", "10", "--candidates", "ridge;FedAvg;FedProx")
     process = start_unseen(*given, "--out", "killed")
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while _finished(table / "killed") < 4:
         assert process.poll() is None and time.monotonic() < end, "ended before it could be killed"
         time.sleep(0.01)

@@ -99,6 +99,7 @@ class Race:
         """Run the rungs that fit the limit; return the standings."""
         self._store = ResultStore(self.folder.work)
         self._results: dict[str, JobResult] = {}
+        self._began, self._earlier = time.monotonic(), 0.0
         standings: dict[str, Standing] = {}
         failed: dict[str, str] = {}
         racing, stopped = list(self.candidates), ""
@@ -149,14 +150,16 @@ class Race:
         done = [job for job in jobs if self._store.holds(job)]
         broken = [job for job in jobs if self.folder.has_failed(job)]
         missing = [job for job in jobs if job not in done and job not in broken]
+        before = self._spent()
+        self._collect(done)
+        self._earlier += self._spent() - before
         if missing:
-            self._collect(done)
             seconds = {name: result.seconds for name, result in self._results.items()}
             self.callback.on_plan(missing, done, broken, seconds)
             pool = JobPool(
                 self.folder, workers=self.workers, placement=self.placement, callback=self.callback
             )
-            if not pool.run(missing, until=time.monotonic() + self.limit - self._spent()):
+            if not pool.run(missing, until=time.monotonic() + self.limit - self._elapsed()):
                 return f"the limit of {self.limit / 60:g} minutes has passed"
         return ""
 
@@ -188,9 +191,11 @@ class Race:
         )
         kept = trained[: max(1, math.ceil(len(trained) / 2))]
         runs = len(self.sources) * len(self.seeds)
+        trained_here = self._spent() - self._earlier
+        overhead = self._wall() / trained_here if trained_here else 1.0
         while kept:
             ahead = math.fsum(one.seconds * runs * fraction / one.fraction for one in kept) / self.workers
-            if self._spent() + ahead <= self.limit:
+            if self._elapsed() + ahead * max(overhead, 1.0) <= self.limit:
                 break
             kept.pop()
         return [*closed, *(one.candidate for one in kept)]
@@ -210,6 +215,16 @@ class Race:
         self._results |= {one.job: one for one in found}
         return found
 
+    def _wall(self) -> float:
+        return time.monotonic() - self._began
+
+    def _elapsed(self) -> float:
+        """Return what counts towards the limit: this call by the clock, earlier ones by their finished jobs.
+
+        Data, caches and processes take time besides training, which a limit in minutes must not ignore.
+        """
+        return self._earlier + self._wall()
+
     def _spent(self) -> float:
-        """Return the seconds that the finished jobs took, with all workers busy."""
+        """Return the seconds that the finished jobs trained, with all workers busy."""
         return math.fsum(one.seconds for one in self._results.values()) / self.workers
