@@ -119,17 +119,17 @@ def apply_budget(grid: Mapping[str, Any], budget: Mapping[str, Any]) -> Grid:
     runs = {name: value for name, value in budget.items() if name in _OF_RUNS}
     settings, options = budget.get("settings", {}), budget.get("options", {})
     methods = {}
-    for label, given in _kept(grid["methods"], budget.get("methods")).items():
+    for label, given in _select_labels(grid["methods"], budget.get("methods")).items():
         full = {**given, "method": given.get("method", label)}
         methods[label] = {**_shorten(full, runs, settings), **options.get(label, {})}
-    _kept(methods, [*options])
+    _select_labels(methods, [*options])
     other = {name: budget[name] for name in ("seeds", "hold_out") if name in budget}
     baseline = grid.get("baseline") if grid.get("baseline") in methods else None
     common = {**grid["common"], **runs}
     return Grid.from_mapping({**grid, **other, "methods": methods, "common": common, "baseline": baseline})
 
 
-def _kept(methods: Mapping[str, Any], wanted: list[str] | None) -> dict[str, Any]:
+def _select_labels(methods: Mapping[str, Any], wanted: list[str] | None) -> dict[str, Any]:
     if wanted is None:
         return dict(methods)
     for label in wanted:
