@@ -28,15 +28,18 @@ TESTS = Path(__file__).parents[1] / "tests"
 sys.path[:0] = [str(TESTS / "hostile"), str(TESTS / "deploy")]
 
 from fuzzed_messages import ReplayGrid, fuzz, fuzz_record, read_or_refuse
-from tiny_sites import LoopbackGrid, make_images, tiny_job
+from judged_sites import ALLOWS, train_two
+from tiny_sites import LoopbackGrid, make_images, tiny_job, write_policy
 
 from unseen.callbacks.base import Callback, StopTrainingError
 from unseen.config import RunConfig
 from unseen.deploy.coordinator import coordinator
 from unseen.deploy.coordinator.coordinator import RoundPolicy, coordinate
+from unseen.deploy.coordinator.judge_federation import JudgeRequest, coordinate_judging
 from unseen.deploy.flower.message import SiteMessage
 from unseen.deploy.site_summary import SiteSummary
 from unseen.errors import UnseenError
+from unseen.judging.judge_sites import JudgeOptions
 from unseen.runs.folder import RunFolder
 from unseen.runs.records import Record, read_records
 
@@ -100,6 +103,35 @@ def fuzz_sealed(images: Path, folder: Path, protect: str, count: int, seed: int)
         tries += 1
     ended["messages"] = sum(grid.counts.values())
     return ended
+
+
+def fuzz_judging(images: Path, folder: Path, count: int, seed: int) -> dict[str, Counter[str]]:
+    """Send fuzzed counts and findings to a coordinator that judges models, and fuzzed requests to a site."""
+    models = tuple(map(str, train_two(images, folder / "runs")))
+    everyone = ("a", "b", "c", "held")
+    found = {}
+    # who lies about its name in the census is not waited for
+    for kind, wanted in (("census", ("c",)), ("judge", everyone)):
+        lying = [(site, kind) for site in ("a", "b", "held")]
+        grid = ReplayGrid(images, folder / kind, random=Random(seed), fuzzed=lying, limit=count)
+        found[f"answers, judging, {kind}"] = ended = Counter[str]()
+        for site in grid.sites:
+            write_policy(site.home, ALLOWS)
+        request = JudgeRequest(models, JudgeOptions(threads=1), sites=wanted)
+        while sum(grid.counts.values()) < count:
+            try:
+                coordinate_judging(grid, request, out=folder / "out", terms=TERMS)  # type: ignore[arg-type]
+                ended["judgements"] += 1
+            except Exception as error:
+                logging.exception("uncaught")
+                ended[f"uncaught {type(error).__name__}"] += 1
+        ended["messages"] = sum(grid.counts.values())
+    honest = LoopbackGrid(images, folder / "honest")
+    for site in honest.sites:
+        write_policy(site.home, ALLOWS)
+    request = JudgeRequest(models, JudgeOptions(threads=1), sites=everyone)
+    coordinate_judging(honest, request, out=folder / "out", terms=TERMS)  # type: ignore[arg-type]
+    return found | {"requests to a site, judging": fuzz_requests(honest, count, seed)}
 
 
 class EndAfter(Callback):
@@ -199,6 +231,9 @@ def main() -> None:
         grid = honest_messages(images, folder / "honest", ("none", "secure-sum"))
         found |= fuzz_wire_and_census(grid, 5 * part // 2, seed)
         found["requests to a site"] = fuzz_requests(grid, part // 2, seed)
+        judged = fuzz_judging(images, folder / "judging", part // 2, seed)
+        found |= judged
+        print({name: dict(each) for name, each in judged.items()}, file=sys.stderr, flush=True)
         for protect in SEALED:
             grid = honest_messages(images, folder / f"requests, {protect}", (protect,))
             found[f"requests to a site, {protect}"] = fuzz_requests(grid, part // 2, seed)

@@ -77,6 +77,38 @@ def test_bad_shards_are_one_clear_line(shards: Path, tmp_path: Path) -> None:
     assert "unknown column of pets (--domain-column): 'site'" in refusal(shards, domain_column="site")
 
 
+def test_a_member_of_negative_size_does_not_keep_the_reader_in_circles(tmp_path: Path) -> None:
+    """N4: of Python's own tarfile; the end of such a member is its beginning."""
+    header = bytearray(tarfile.TarInfo("a.png").tobuf(tarfile.GNU_FORMAT)[:512])
+    header[124:136] = b"\xff" * 10 + b"\xfe\x00"  # -512
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    path = write_tar(tmp_path / "circle.tar", {"b.png": png(rows()[0]["pixels"]), "b.cls": b"1"})
+    path.write_bytes(bytes(header) + path.read_bytes())
+    assert "circle.tar: damaged or incomplete (a member has a negative size)" in refusal(path)
+
+
+@pytest.mark.parametrize("field", [b"[" * 500_000, b'{"label": 1' + b"0" * 6000 + b"}"])
+def test_a_field_that_no_reader_takes_is_one_clear_line(tmp_path: Path, field: bytes) -> None:
+    """N4: nested too deep for Python's reader, or with too many digits."""
+    path = write_tar(tmp_path / "a.tar", {"a.png": png(rows()[0]["pixels"]), "a.json": field})
+    assert "member a.json is no JSON" in refusal(path)
+
+
+@pytest.mark.parametrize("name", ["cls", "json"])
+def test_numbers_beyond_64_bits_are_texts(tmp_path: Path, name: str) -> None:
+    """N4: they ended in a traceback."""
+    members = {}
+    for number in range(8):
+        members[f"k{number}.png"] = png(rows()[number]["pixels"])
+        large = b"9" * 40 if number % 2 else b"8" * 40
+        members[f"k{number}.{name}"] = large if name == "cls" else b'{"cls": %s}' % large
+        members[f"k{number}.site"] = b"ab"[number // 4 :][:1]
+    path = write_tar(tmp_path / "a.tar", members)
+    data = load_data(DataRequest(str(path), domain_column="site", task="classification"))
+    assert data.classes == ("8" * 40, "9" * 40)
+
+
 def test_an_undecodable_image_is_named_by_shard_and_key(tmp_path: Path) -> None:
     members: dict[str, bytes] = {}
     for number, row in enumerate(rows()[:8]):

@@ -176,6 +176,48 @@ def test_a_person_can_be_asked_first(grid, runs, tmp_path) -> None:
     assert "a" in go(grid, ask(runs[0]), tmp_path / "again").sites
 
 
+def test_a_table_is_judged_on_columns_that_the_site_lists(tmp_path) -> None:
+    """N1: any column could be called the target, and the site told its texts and how often each occurs."""
+    tables = make_tables(tmp_path / "tables")
+    trained = run(table_job(tables), out=tmp_path / "run").folder
+    grid = LoopbackGrid(tables, tmp_path / "sites", suffix=".csv")
+    for site in grid.sites:
+        write_policy(site.home, ALLOWS)
+    with pytest.raises(
+        UnseenError, match=r"on the column 'ward' \(policy.toml: \[judge\] target_columns = target"
+    ):
+        go(grid, ask(trained, target_column="ward"), tmp_path / "refused")
+    assert not any("counts" in answer.header for _, _, answer in grid.log)
+    for site in grid.sites:
+        write_policy(site.home, ALLOWS + "target_columns = []\n")
+    with pytest.raises(UnseenError, match="target_columns = none"):
+        go(grid, ask(trained), tmp_path / "refused")
+
+
+def test_an_onnx_file_reads_no_other_file(grid, tmp_path, monkeypatch) -> None:
+    """N2: weights of an ONNX file may be said to be in another file, such as a key in the site's home."""
+    import onnx
+
+    home = grid.sites[0].home
+    home.mkdir(parents=True, exist_ok=True)
+    np.arange(6, dtype=np.float32).tofile(home / "secret.bin")
+    monkeypatch.chdir(home)
+    for place in ("secret.bin", str(home / "secret.bin"), "../a/secret.bin"):
+        weights = onnx.TensorProto(name="w", data_type=1, dims=[3, 2], data_location=1)
+        for key, value in (("location", place), ("offset", "0"), ("length", "24")):
+            weights.external_data.add(key=key, value=value)
+        values = [
+            onnx.helper.make_tensor_value_info(name, 1, ["n", n]) for name, n in (("x", 3), ("logits", 2))
+        ]
+        node = onnx.helper.make_node("MatMul", ["x", "w"], ["logits"])
+        graph = onnx.helper.make_graph([node], "g", values[:1], values[1:], [weights])
+        versions = [onnx.helper.make_opsetid("", 17)]
+        content = onnx.helper.make_model(graph, opset_imports=versions, ir_version=9).SerializeToString()
+        spec = ModelSpec("spy", "onnx", hashlib.sha256(content).hexdigest(), ("x", "y"))
+        with pytest.raises(UnseenError, match="is no ONNX model that onnxruntime can read"):
+            open_models([spec], [content])
+
+
 def spoil_array(name: str, change: Callable) -> Callable:
     def spoil(site: str, question: SiteMessage, answer: SiteMessage) -> SiteMessage:
         if site != "b" or question.header["ask"] != "judge":
@@ -216,6 +258,7 @@ def put(array: np.ndarray, value: float) -> np.ndarray:
     ],
 )
 def test_answers_that_cannot_be_are_set_aside(grid, runs, tmp_path, name: str, change: Callable) -> None:
+    """N3: what no models can have given is a reason, and the other sites are judged."""
     grid.spoil = spoil_array(name, change)
     found = go(grid, ask(*runs), tmp_path / "out")
     assert list(found.sites) == ["a", "c", "held"]
@@ -226,6 +269,8 @@ def test_answers_that_cannot_be_are_set_aside(grid, runs, tmp_path, name: str, c
     "counts", [None, {}, {"x": -1}, {"x": True}, {"other": 9}, {"x": 1 << 60}, {"x": 8.0}, [8]]
 )
 def test_a_census_that_cannot_be_is_refused(grid, runs, tmp_path, counts: object) -> None:
+    """N3: as above, of the numbers of samples."""
+
     def spoil(site: str, question: SiteMessage, answer: SiteMessage) -> SiteMessage:
         lies = site == "b" and question.header["ask"] == "census"
         return replace(answer, header={**answer.header, "counts": counts}) if lies else answer

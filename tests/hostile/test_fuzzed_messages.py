@@ -12,13 +12,16 @@ import pytest
 from fuzzed_messages import ReplayGrid, fuzz, fuzz_record, read_or_refuse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tiny_sites import LoopbackGrid, make_images, tiny_job
+from judged_sites import ALLOWS, train_two
+from tiny_sites import LoopbackGrid, make_images, tiny_job, write_policy
 
 from unseen.deploy.coordinator import coordinator
 from unseen.deploy.coordinator.coordinator import RoundPolicy, coordinate
+from unseen.deploy.coordinator.judge_federation import JudgeRequest, coordinate_judging
 from unseen.deploy.flower.message import SiteMessage
 from unseen.deploy.site_summary import SiteSummary
 from unseen.errors import UnseenError
+from unseen.judging.judge_sites import JudgeOptions
 from unseen.printable import printable
 from unseen.runs.folder import RunFolder
 from unseen.runs.records import read_records
@@ -97,3 +100,26 @@ def test_a_site_answers_every_fuzzed_request(
     answer = grid.sites[0].answer(fuzz(asked[kind], random))
     if "error" in answer.header:
         assert answer.header["error"] == printable(answer.header["error"], longest=1000)
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("census", ("c",)), ("judge", ("a", "b", "c", "held"))])
+def test_fuzzed_findings_are_set_aside_and_the_honest_sites_are_judged(
+    kind: str, wanted: tuple[str, ...], images: Path, tmp_path: Path
+) -> None:
+    """N3: no site ends the judgement of all."""
+    lying = [(site, kind) for site in ("a", "b", "held")]
+    grid = ReplayGrid(images, tmp_path / "sites", random=Random(3), fuzzed=lying, limit=60)
+    for site in grid.sites:
+        write_policy(site.home, ALLOWS)
+    models = tuple(map(str, train_two(images, tmp_path / "runs")))
+    request = JudgeRequest(models, JudgeOptions(threads=1), sites=wanted)
+    set_aside = 0
+    while sum(grid.counts.values()) < 60:
+        found = coordinate_judging(grid, request, out=tmp_path / "out", terms=RoundPolicy(30.0))  # type: ignore[arg-type]
+        assert "c" in found.sites
+        reasons = found.values["refused"]
+        if kind == "judge":  # in the census a site may give another name
+            assert reasons.keys() <= {"a", "b", "held"}
+        assert all(reason == printable(reason, longest=1000) for reason in reasons.values())
+        set_aside += len(reasons)
+    assert set_aside > 20

@@ -16,8 +16,13 @@ from unseen.engine import RoundStart, Workspace
 from unseen.errors import UsageError
 from unseen.methods import METHODS, make_method
 from unseen.methods._shared import bank_key, read_bank
-from unseen.methods.fedccrl.alignment_terms import jensen_shannon, supervised_contrast
-from unseen.methods.fedccrl.fedccrl import STATISTICS, draw_from_pool, image_statistics
+from unseen.methods.fedccrl import (
+    STATISTICS,
+    draw_from_pool,
+    image_statistics,
+    jensen_shannon,
+    supervised_contrast,
+)
 from unseen.seeding import torch_generator
 from unseen.training import LocalTrainingConfig
 

@@ -18,9 +18,9 @@ from unseen.engine.experiment import RoundStart
 from unseen.engine.workers.pool import WorkerEngine
 from unseen.errors import UsageError
 from unseen.methods import make_method
-from unseen.methods.closed_form.feature_projection import draw_projection
 from unseen.methods.closed_form.feature_sums import SUMS, VALIDATION_SUMS, FeatureBatch, FeatureSums
 from unseen.methods.closed_form.linear_head import LinearHead
+from unseen.methods.closed_form.ridge import draw_projection
 from unseen.methods.closed_form.ridge_solution import (
     STRENGTHS,
     RidgeProblem,

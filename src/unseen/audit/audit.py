@@ -180,11 +180,11 @@ class _Inversions:
         self.average = average_image(experiment)
         originals = pixels(experiment.data, np.concatenate(list(self.images.values())))
         self.guesses = guesses(originals, self.average, seed=experiment.seed)
-        rounds = [found for found in map(self._observed, self._against()) if found is not None]
+        rounds = [found for found in map(self._observe, self._against()) if found is not None]
         each = self.plan.effort.iterations * self.plan.effort.restarts
         self._total = each * sum(self._attacks(observed) for *_, observed in rounds)
         for prepared, settings, notes, observed in rounds:
-            self.audited.append(self._attacked(prepared, settings, notes, observed))
+            self.audited.append(self._attack(prepared, settings, notes, observed))
 
     def _against(self) -> list[tuple[str, Mapping[str, Any]]]:
         own = {self.config.protect: self.config.protect_settings}
@@ -193,7 +193,7 @@ class _Inversions:
         order = dict.fromkeys(["none", self.config.protect, *PROTECTIONS])
         return [(name, own.get(name, {})) for name in order]
 
-    def _observed(
+    def _observe(
         self, protection: tuple[str, Mapping[str, Any]]
     ) -> tuple[Experiment, dict[str, Any], tuple[str, ...], ReplayedRound] | None:
         name, settings = protection
@@ -216,7 +216,7 @@ class _Inversions:
     def _victims(self, observed: ReplayedRound) -> list[str]:
         return list(observed.messages)[: self.plan.clients]
 
-    def _attacked(
+    def _attack(
         self,
         experiment: Experiment,
         settings: dict[str, Any],

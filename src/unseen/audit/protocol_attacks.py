@@ -56,12 +56,12 @@ def _verdict(play: Attack, experiment: Experiment) -> tuple[Verdict, str]:
     if experiment.method.topology != "parallel":
         return "not applicable", f"{experiment.method.name} has no rounds in which clients train at once."
     try:
-        return play(_shortened(experiment))
+        return play(_shorten(experiment))
     except UnseenError as error:
         return "not applicable", f"The round could not be played: {error}."
 
 
-def _shortened(experiment: Experiment) -> Experiment:
+def _shorten(experiment: Experiment) -> Experiment:
     """Shorten a client's local training, on its real samples and with the run's own batches."""
     plan = experiment.plan
     batches = min(BATCHES, plan.batches_per_epoch or BATCHES)
@@ -249,12 +249,12 @@ def _judge_difference(
         summed = [kind for kind, how in experiment.method.traits.merges.items() if how == "sum"]
         if summed:
             true = torch.cat([reply.update.extras[kind].flatten().double() for kind in summed])
-            stolen = _added(first, summed) - _added(second, summed)
+            stolen = _add_up(first, summed) - _add_up(second, summed)
             start = torch.zeros_like(true)
         else:
             true, start = reply.update.weights.double(), stage.start.double()
             weight = first.samples.sum() - second.samples.sum()
-            stolen = (_weighted(first) - _weighted(second)) / weight
+            stolen = (_weigh(first) - _weigh(second)) / weight
     error = float((stolen - true).norm() / (true - start).norm().clamp(min=1e-30))
     outcome = f"{what}: the difference of the sums is {missing}'s update with a relative error of {error:.2g}"
     if error < CLOSE:
@@ -262,11 +262,11 @@ def _judge_difference(
     return "held", f"{outcome}: too inexact here, blurred by each client's own batch order, not hidden by it."
 
 
-def _weighted(updates: Updates) -> Tensor:
+def _weigh(updates: Updates) -> Tensor:
     total: Tensor = (updates.rows.double() * updates.samples[:, None]).sum(dim=0)
     return total
 
 
-def _added(updates: Updates, kinds: Sequence[str]) -> Tensor:
+def _add_up(updates: Updates, kinds: Sequence[str]) -> Tensor:
     extras: Any = updates.extras[0]
     return torch.cat([extras[kind].flatten().double() for kind in kinds])

@@ -162,8 +162,8 @@ def write_bench_figures(
 def markdown_file(overview: BenchSummary) -> str:
     """Render title, note, sentences and all tables as one Markdown document."""
     grid = overview.grid
-    told = "\n".join(f"- {words}." for words in overview.sentences)
-    parts = [f"# {grid.title or overview.headline}", grid.note.strip(), told]
+    sentences = "\n".join(f"- {words}." for words in overview.sentences)
+    parts = [f"# {grid.title or overview.headline}", grid.note.strip(), sentences]
     return (
         "\n\n".join(
             part for part in (*parts, *(to_markdown(sheet).rstrip() for sheet in overview.sheets)) if part

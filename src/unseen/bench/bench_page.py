@@ -94,7 +94,7 @@ def bench_page(summary: BenchSummary, *, folder: Path, work: Path) -> str:
         kind=f"Bench · {grid.title}" if grid.title else "Bench",
         headline=summary.headline,
         about=_about(grid),
-        unfinished=_unfinished(summary),
+        unfinished=_describe_unfinished(summary),
         note=[block.strip() for block in grid.note.split("\n\n") if block.strip()],
         models=models,
         published=summary.printed,
@@ -194,7 +194,7 @@ def _about(grid: Grid) -> Sequence[str]:
     return [Path(str(grid.common["data"])).name, model, f"{len(grid.methods)} methods", seeds]
 
 
-def _unfinished(summary: BenchSummary) -> str:
+def _describe_unfinished(summary: BenchSummary) -> str:
     done, planned = summary.finished, summary.planned
     if done >= planned:
         return ""

@@ -189,7 +189,7 @@ def published_sheet(name: str) -> Sheet | None:
     for row in found.rows.values():
         values = [*row.values, *([row.average] if found.average else [])]
         errors = [*(row.errors or (None,) * len(row.values)), row.average_error]
-        cells = [_printed(*both, row.decimals) for both in zip(values, errors, strict=False)]
+        cells = [_format_printed(*both, row.decimals) for both in zip(values, errors, strict=False)]
         lines.append((Text(row.label), *map(Text, cells)))
     unit = {"percent": " in %", "hours": " in hours"}.get(found.unit, "")
     chosen = f"Round chosen by: {published_rule(found.selection)}."
@@ -228,7 +228,7 @@ def _cell(value: float | None, error: float | None, scale: float) -> TableCell:
     return TableCell(Estimate(value / scale, None if error is None else error / scale, 1))
 
 
-def _printed(value: float | None, error: float | None, decimals: int) -> str:
+def _format_printed(value: float | None, error: float | None, decimals: int) -> str:
     if value is None:
         return NOTHING
     return f"{value:.{decimals}f}" + ("" if error is None else f" ± {error:.{decimals}f}")

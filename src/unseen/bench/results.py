@@ -149,11 +149,11 @@ def collect_results(
                 f"{entry.job.name} ran on other data than the jobs before it ({config.data} changed): "
                 "choose another --out"
             )
-        found.append(_collected(entry, run, store))
+        found.append(_collect(entry, run, store))
     return found
 
 
-def _collected(entry: PlannedEntry, run: FinishedRun, store: ResultStore) -> JobResult:
+def _collect(entry: PlannedEntry, run: FinishedRun, store: ResultStore) -> JobResult:
     job = entry.job
     judged = store.get(entry.judged) or run
     accuracy = {

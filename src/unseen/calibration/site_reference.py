@@ -124,11 +124,11 @@ class SiteReference:
             "threshold": self.threshold,
             "errors": dict(self.errors),
             "accuracy": self.accuracy,
-            "predicted": _rounded(self.predicted),
-            "mean": _rounded(self.gaussian.mean),
-            "covariance": _rounded(self.gaussian.covariance[upper]),
-            "feature_mean": _rounded(self.feature_mean),
-            "feature_std": _rounded(self.feature_std),
+            "predicted": _round_all(self.predicted),
+            "mean": _round_all(self.gaussian.mean),
+            "covariance": _round_all(self.gaussian.covariance[upper]),
+            "feature_mean": _round_all(self.feature_mean),
+            "feature_std": _round_all(self.feature_std),
         }
 
     def summary(self) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def fit_reference(
     )
 
 
-def _rounded(values: Floats) -> list[float]:
+def _round_all(values: Floats) -> list[float]:
     return [float(f"{value:.10g}") for value in values.tolist()]
 
 

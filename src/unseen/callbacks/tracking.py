@@ -116,7 +116,7 @@ class Tracking(Callback):
 
     def on_train_start(self, *, first_round: int, rounds: int, samples: int) -> None:
         """Open the tracked run, and send the earlier records that it lacks."""
-        with self._explained():
+        with self._explain_failures():
             run = read_run(self.files.path)
             described = describe_run(run, name=self.name, group=self.group)
             self._time = described.started
@@ -136,7 +136,7 @@ class Tracking(Callback):
         self._time += record.get("seconds") or 0.0
         if record["round"] <= trail.rounds.get(event, -1):
             return
-        with self._explained():
+        with self._explain_failures():
             values = dict(VALUES[event](record))
             self.tracker.log(values, Moment(event, record["round"], self._time))
             trail.rounds[event] = record["round"]
@@ -148,7 +148,7 @@ class Tracking(Callback):
         trail = self._trail
         if trail is None:
             return
-        with self._explained():
+        with self._explain_failures():
             if not trail.finished:
                 run = read_run(self.files.path)
                 step = run.selected_round or rounds_trained(end.result) or 0
@@ -163,7 +163,7 @@ class Tracking(Callback):
     def close(self) -> None:
         """Close the tracker; `on_train_end` does it by itself."""
         if self._trail is not None:
-            with self._explained():
+            with self._explain_failures():
                 self.tracker.close()
             self._trail = None
 
@@ -184,7 +184,7 @@ class Tracking(Callback):
         write_json(self.files.tracking, {key: asdict(value) for key, value in kept.items()})
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain_failures(self) -> Iterator[None]:
         """Keep a tracker from printing on standard output, and say what failed and how to go on."""
         try:
             with redirect_stdout(io.StringIO()):

@@ -105,7 +105,7 @@ class BenchProgress(BenchCallback):
         self._learn(job, rounds=running.rounds_done, seconds=running.seconds)
         self._done += 1
         parts = [f"{job.name}: {format_duration(running.seconds)}", _validation(running.progress)]
-        self._say(f"done {self._counted()}  " + ", ".join(part for part in (*parts, self._left()) if part))
+        self._say(f"done {self._count_jobs()}  " + ", ".join(part for part in (*parts, self._left()) if part))
 
     def on_job_error(self, job: BenchJob, reason: str) -> None:
         """Show why a job failed."""
@@ -126,7 +126,7 @@ class BenchProgress(BenchCallback):
         if self._live is None:
             self._console.print(text, style=style, markup=False, soft_wrap=True)
 
-    def _counted(self) -> str:
+    def _count_jobs(self) -> str:
         failed = self._earlier_failures + len(self._failures)
         return f"{self._done}/{self._done + failed + len(self._waiting) + len(self._running)}"
 
@@ -159,7 +159,7 @@ class BenchProgress(BenchCallback):
                 format_duration(running.seconds),
             )
         failed = self._earlier_failures + len(self._failures)
-        parts = [f"{self._counted()} jobs done", f"{len(self._waiting)} waiting"]
+        parts = [f"{self._count_jobs()} jobs done", f"{len(self._waiting)} waiting"]
         parts += [f"{failed} failed"] if failed else []
         lines = [Text(f"failed: {job.name}: {reason}", style="yellow") for job, reason in self._failures]
         return Group(table, *lines[-_SHOWN_FAILURES:], Text("  ".join([*parts, self._left()])))

@@ -170,7 +170,7 @@ def show_findings(check: DataCheck, console: Console) -> None:
         console.print(counts_table(check.counts, console))
     for name, reason in check.unreadable.items():
         say(f"unreadable: {name} ({reason})", "red")
-    for what, names in _grouped(check).items():
+    for what, names in _group_files(check).items():
         say(f"converted on reading: {len(names)} with {what}, for example {names[0]}")
     for role, domains in (
         ("held out unless you name others", check.hold_out),
@@ -210,7 +210,7 @@ def _next_step(check: DataCheck, request: DataRequest) -> str:
     return shlex.join(words)
 
 
-def _grouped(check: DataCheck) -> dict[str, list[str]]:
+def _group_files(check: DataCheck) -> dict[str, list[str]]:
     """Group the files by what is unusual, the most frequent first."""
     groups: dict[str, list[str]] = defaultdict(list)
     for name, what in check.unusual.items():

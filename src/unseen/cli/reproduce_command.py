@@ -102,10 +102,10 @@ def reproduce_command(
     given = {key: value for key, value in changes.items() if value is not None}
     if show:
         print_recipe(
-            recipe, _changed(recipe.grid(budget), given), budget=budget, root=root, as_json=jobs.as_json
+            recipe, _narrow(recipe.grid(budget), given), budget=budget, root=root, as_json=jobs.as_json
         )
         return
-    grid = _ready(recipe, _changed(recipe.grid(budget), given), root, from_scratch=from_scratch)
+    grid = _ready(recipe, _narrow(recipe.grid(budget), given), root, from_scratch=from_scratch)
     place = jobs.out or Path("runs") / f"{recipe.name}-{budget}"
     if place.is_file():
         raise UsageError(f"{place} is a file; --out takes a folder")
@@ -116,7 +116,7 @@ def reproduce_command(
         results().print(_where_the_figure_is(recipe), soft_wrap=True)
 
 
-def _changed(grid: Grid, given: dict[str, Any]) -> Grid:
+def _narrow(grid: Grid, given: dict[str, Any]) -> Grid:
     """Narrow a recipe down; labels and domains that it does not have are refused."""
     for kind, known in (("methods", tuple(grid.methods)), ("hold_out", grid.hold_out)):
         for word in words(given.get(kind, [])):

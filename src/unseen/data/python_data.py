@@ -142,10 +142,10 @@ def from_datasets(
         for column in columns:
             if column not in split.features:
                 raise unknown_name("column of the data set", column, split.features)
-        for batch in _undecoded(split, image_column).select_columns(columns).iter(_BATCH):
+        for batch in _leave_encoded(split, image_column).select_columns(columns).iter(_BATCH):
             images.extend(_decode_cells(batch[image_column], len(images), image_size or DEFAULT_IMAGE_SIZE))
             for column in columns[1:]:
-                found[column] += _spelled_out(split.features[column], batch[column])
+                found[column] += _name_classes(split.features[column], batch[column])
     if not images:
         raise UsageError("the data set has no samples")
     return from_arrays(
@@ -157,7 +157,7 @@ def from_datasets(
     )
 
 
-def _undecoded(split: Any, image_column: str) -> Any:
+def _leave_encoded(split: Any, image_column: str) -> Any:
     """Leave images encoded, so that a batch of large ones stays small."""
     feature = split.features[image_column]
     if not hasattr(feature, "decode"):
@@ -176,7 +176,7 @@ def _decode_cells(cells: Iterable[Any], start: int, size: int) -> Iterable[npt.N
             raise UsageError(f"image {number} of the data set cannot be read ({error})") from error
 
 
-def _spelled_out(feature: Any, values: Sequence[Any]) -> list[Any]:
+def _name_classes(feature: Any, values: Sequence[Any]) -> list[Any]:
     """Name the classes of a label."""
     names = getattr(feature, "names", None)
     return [names[value] for value in values] if names else list(values)

@@ -55,7 +55,8 @@ class JudgeJob:
         """Say in one line what a person is asked to approve."""
         names = " and ".join(f"{quote(each.name)} ({each.kind}, {each.sha256[:12]})" for each in self.models)
         groups = f", groups of {quote(self.options.group_columns)}" if self.options.group_columns else ""
-        return f"judging {names} on all samples{groups}; metrics leave"
+        target = f", column {quote(self.options.target_column)}" if self.image_size is None else ""
+        return f"judging {names} on all samples{target}{groups}; metrics leave"
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values; `kind` tells it from a training job."""

@@ -49,13 +49,13 @@ class Engine(Protocol):
 
     workspace   this process's own copy of the module
     holds_data  whether this process has the samples, so that a report may show some
-    beforehand  disclosures that this engine needs before the first round, as in the records
+    initial_disclosures  disclosures that this engine needs before the first round, as in the records
     notes       remarks for the user on where data is stored
     """
 
     workspace: Workspace
     holds_data: bool
-    beforehand: Sequence[Record]
+    initial_disclosures: Sequence[Record]
 
     @property
     def notes(self) -> tuple[str, ...]:

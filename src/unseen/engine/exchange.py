@@ -119,7 +119,7 @@ class Exchange:
         self.traffic.up += sum(update.nbytes for _, update in sound)
         names = {client for client, _ in sound}
         kept = [place for place, reply in enumerate(replies) if reply.client in names]
-        states = torch.empty(0) if self.protection.seals else _moved_together(rows, kept)
+        states = torch.empty(0) if self.protection.seals else _move_together(rows, kept)
         return self.protection.finish(self.context, sound, states)
 
     def conclude(self, weights: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ def _size(message: Message) -> int:
     return sum(value.nbytes for value in message.values())
 
 
-def _moved_together(rows: Tensor, kept: Sequence[int]) -> Tensor:
+def _move_together(rows: Tensor, kept: Sequence[int]) -> Tensor:
     """Move the kept rows, in ascending order, to the front in place: a copy could be too large."""
     for place, row in enumerate(kept):
         if place != row:

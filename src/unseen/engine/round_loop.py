@@ -187,7 +187,7 @@ class ServerLoop:
         point.weights = self._train_round(START_ROUND)
         sets = self.experiment.evaluation_sets("validation", VALIDATION_DOMAIN, "target")
         answers = dict(zip(sets, self.engine.evaluate(point.weights, sets), strict=True))
-        found = evaluation_record(self.experiment, *self._evaluated(START_ROUND, answers))
+        found = evaluation_record(self.experiment, *self._keep_evaluated(START_ROUND, answers))
         self.record("evaluation", round=START_ROUND, **found)
         point.selected = point.weights.clone()
         point.seconds += time.perf_counter() - started
@@ -372,7 +372,7 @@ class ServerLoop:
         sets = self.experiment.evaluation_sets("validation", VALIDATION_DOMAIN, "target")
         missing = [key for key in sets if key not in known]
         answers = known | dict(zip(missing, self.engine.evaluate(judged, missing), strict=True))
-        found = evaluation_record(self.experiment, *self._evaluated(number, answers))
+        found = evaluation_record(self.experiment, *self._keep_evaluated(number, answers))
         if plain and not known:
             found["left"] += sums_left(*answered(plain))
         if average != NoAverage():
@@ -414,7 +414,7 @@ class ServerLoop:
         if reason and number < plan.rounds:
             self.record("stop", round=number, rounds=plan.rounds, reason=reason)
 
-    def _evaluated(
+    def _keep_evaluated(
         self, number: int, answers: Answers
     ) -> tuple[list[EvaluationSet], list[MetricAccumulator]]:
         """Keep the sets that were evaluated; the others are recorded with the reason."""

@@ -24,7 +24,7 @@ class SerialEngine:
     """Runs every client here, on one reused module."""
 
     holds_data = True
-    beforehand: Sequence[Record] = ()
+    initial_disclosures: Sequence[Record] = ()
     notes: tuple[str, ...] = ()
 
     def __init__(self, experiment: Experiment, states: StateStore) -> None:

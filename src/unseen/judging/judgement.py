@@ -168,7 +168,7 @@ def _describe_pool(found: Sequence[SiteFindings], terms: JudgeTerms) -> Record:
         for total, own in zip(merged, each.sums, strict=True):
             total.merge(own)
     metrics = [compute_scores(sums) for sums in merged]
-    stratum = _combined(found, -1)
+    stratum = _combine(found, -1)
     if terms.classes:
         for scores in metrics:
             scores[ACROSS] = scores["auroc"]
@@ -192,7 +192,7 @@ def _describe_pool(found: Sequence[SiteFindings], terms: JudgeTerms) -> Record:
     }
 
 
-def _combined(found: Sequence[SiteFindings], row: int) -> Stratum | None:
+def _combine(found: Sequence[SiteFindings], row: int) -> Stratum | None:
     """Combine the areas in a row of the sites' tables."""
     return combine_areas(
         [
@@ -230,7 +230,7 @@ def _class_areas(found: Sequence[SiteFindings], terms: JudgeTerms) -> Record:
     """Return per class its area, one against the rest, of every model."""
     areas: Record = {}
     for row, number in enumerate(ranked_classes(terms.outputs) if len(terms.classes) > 2 else ()):
-        stratum = _combined(found, row)
+        stratum = _combine(found, row)
         smaller = sum(int(each.rankings.counts[row].min()) for each in found if each.rankings is not None)
         areas[terms.classes[number]] = [
             _score_values(area_score(*_entry(stratum, place), smaller))

@@ -55,7 +55,7 @@ def _class_scores(sums: DetailAccumulator, plain: ClassificationAccumulator) -> 
     right = int(confusion.diagonal().sum())
     drawn = _draw(confusion.reshape(-1), "confusion").reshape(DRAWS, *confusion.shape)
     scores = {"accuracy": wilson(right, count)}
-    for name, repeat in (("balanced_accuracy", _balanced), ("macro_f1", _macro_f1)):
+    for name, repeat in (("balanced_accuracy", _balance), ("macro_f1", _macro_f1)):
         scores[name] = _percentiles(found, name, repeat(drawn))
     scores |= _ranking_scores(found, sums.sums["ranking"])
     scores["ece"] = _calibration_score(found, sums.sums["reliability_after"])
@@ -192,7 +192,7 @@ def _draw(counts: Floats | Counts, *names: str | int) -> Floats:
     return drawn
 
 
-def _balanced(drawn: Floats) -> Floats:
+def _balance(drawn: Floats) -> Floats:
     total = drawn.sum(axis=2)
     right = drawn.diagonal(axis1=1, axis2=2)
     recall = np.divide(right, total, out=np.zeros_like(total), where=total > 0)

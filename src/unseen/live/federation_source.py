@@ -73,7 +73,7 @@ class FederationSource(Source):
         found = [source.read() for source in self._shown]
         newest = found[0] if found else None
         members = list(Members(self.home))
-        title = f"{_counted(len(members), 'site')}, {_counted(len(found), 'run')}"
+        title = f"{_count(len(members), 'site')}, {_count(len(found), 'run')}"
         shown = [Tile("sites admitted", len(members)), Tile("runs", len(found))]
         parts: dict[str, str] = {}
         charts: dict[str, Any] = {}
@@ -138,7 +138,7 @@ class FederationSource(Source):
         return DataTable(headers, rows, text_columns=4, tall=len(rows) > 12)
 
 
-def _counted(number: int, name: str) -> str:
+def _count(number: int, name: str) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 

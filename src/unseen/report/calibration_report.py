@@ -116,13 +116,13 @@ def coverage_table(run: Run) -> DataTable | None:
         rules = list(found)
         rows.append(
             [score["domain"], SPLITS.get(score["split"], score["split"]), f"{100 * float(promise):g}\u00a0%"]
-            + [_covered(found[rule]) for rule in rules]
+            + [_describe_coverage(found[rule]) for rule in rules]
         )
     headers = ["domain", "data", "promised", *(f"{rule}: coverage (size)" for rule in rules)]
     return DataTable(headers, rows, text_columns=2, tall=len(rows) > 20) if rows and rules else None
 
 
-def _covered(entry: Mapping[str, Any]) -> str:
+def _describe_coverage(entry: Mapping[str, Any]) -> str:
     coverage, size = entry.get("coverage"), entry.get("size")
     shown = f"{100 * coverage:.1f}\u00a0%" if is_number(coverage) else NOTHING
     return f"{shown} ({size:.3g})" if is_number(size) else f"{shown} (all)"

@@ -48,7 +48,7 @@ def draw_sheet(data: DataSet, augmentation: str, *, seed: int = 0) -> Image:
     for number, (caption, images) in enumerate(rows):
         y = top + number * (tile + _GAP)
         for line, text in enumerate(caption):
-            write(_GAP, y + line * _LINE, _shortened(text, pen, font), _QUIET if line else _INK)
+            write(_GAP, y + line * _LINE, _shorten(text, pen, font), _QUIET if line else _INK)
         for column, image in enumerate(images):
             shown = Image.fromarray(image).resize((tile, tile), _filter(side))
             sheet.paste(shown, (_LEFT + column * (tile + _GAP), y))
@@ -101,7 +101,7 @@ def _filter(side: int) -> Any:
     return Resampling.NEAREST if side < _SMALLEST else Resampling.LANCZOS
 
 
-def _shortened(text: str, pen: Any, font: Any) -> str:
+def _shorten(text: str, pen: Any, font: Any) -> str:
     """Cut a text to the width of the left column."""
     while text and pen.textlength(text, font=font) > _LEFT - 2 * _GAP:
         text = text.removesuffix("…")[:-1] + "…"

@@ -192,7 +192,7 @@ _EVALUATION = "evaluation"
 def time_per_round(run: Run) -> Panels:
     """Draw seconds of training and evaluation, stacked."""
     rows = _rows(run.rounds, {"training": "seconds"}) + _rows(run.evaluations, {_EVALUATION: "seconds"})
-    return {"": _stacked(rows, title="seconds")} if rows else {}
+    return {"": _stack(rows, title="seconds")} if rows else {}
 
 
 def bytes_per_round(run: Run) -> Panels:
@@ -206,7 +206,7 @@ def bytes_per_round(run: Run) -> Panels:
         (s, u) for s, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes")) if most >= s or s == 1
     )
     rows = [row | {"value": row["value"] / scale} for row in rows]
-    return {"": _stacked(rows, title=unit)} if rows else {}
+    return {"": _stack(rows, title=unit)} if rows else {}
 
 
 def _rows(records: list[dict[str, Any]], fields: dict[str, str]) -> list[dict[str, Any]]:
@@ -218,7 +218,7 @@ def _rows(records: list[dict[str, Any]], fields: dict[str, str]) -> list[dict[st
     ]
 
 
-def _stacked(rows: list[dict[str, Any]], *, title: str) -> AnyChart:
+def _stack(rows: list[dict[str, Any]], *, title: str) -> AnyChart:
     import altair as alt
 
     rounds = sorted({row["round"] for row in rows})

@@ -141,7 +141,7 @@ def evaluate_in_detail(
     reference, sites = moments.fit() if site_moments == "auto" else (None, [])
     sets = experiment.evaluation_sets("validation", VALIDATION_DOMAIN, "test", "target")
     measurement = detailed_measurement(engine, scaling)
-    sets, accumulators = _answered(sets, engine.evaluate(weights, sets, measurement))
+    sets, accumulators = _keep_answered(sets, engine.evaluate(weights, sets, measurement))
     workspace.flat.load(weights)
     record: Record = {"round": selected_round, **evaluation_record(experiment, sets, accumulators)}
     record["left"] = fit.left + moments.left + record["left"]
@@ -197,7 +197,7 @@ def _with_shown_samples(
     }
 
 
-def _answered(
+def _keep_answered(
     sets: Sequence[EvaluationSet], answers: Sequence[MetricAccumulator | NoAnswer]
 ) -> tuple[list[EvaluationSet], list[MetricAccumulator]]:
     """Keep the sets that were evaluated. Held-out domains are required; a source may have left for good."""

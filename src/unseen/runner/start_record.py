@@ -66,7 +66,7 @@ def start_record(setup: Setup, engine: Engine) -> dict[str, Any]:
             for client in clients
         ],
         "client_count": len(federation),
-        "left": [*disclosed_before_training(setup, engine), *engine.beforehand],
+        "left": [*disclosed_before_training(setup, engine), *engine.initial_disclosures],
         "held_out": setup.config.hold_out,
         **validation_domains(setup.config),
     }

@@ -97,7 +97,7 @@ class _Extractor:
         batch = self.prepare(samples.gather(torch.arange(len(samples))), generator)
         with torch.inference_mode():
             found = self.frozen(batch.inputs)
-        return _stored(found).cpu().numpy()
+        return _to_stored(found).cpu().numpy()
 
     def make_faster(self, few: Indices) -> _Extractor:
         """Fold batch norm into convolutions, in float32 only: coarser products would round in another way.
@@ -114,10 +114,10 @@ class _Extractor:
         """Compute the shape of one sample's features as they are stored."""
         sample = Samples(self.data, np.arange(1)).gather(torch.arange(1))
         with torch.inference_mode():
-            return tuple(_stored(self.frozen(self.prepare(sample).inputs)).shape[1:])
+            return tuple(_to_stored(self.frozen(self.prepare(sample).inputs)).shape[1:])
 
 
-def _stored(found: Tensor) -> Tensor:
+def _to_stored(found: Tensor) -> Tensor:
     """Convert to the stored form: float16, maps with channels last, as images are stored."""
     limit = torch.finfo(torch.float16).max
     found = found.float().clamp(-limit, limit).to(torch.float16)

@@ -182,8 +182,8 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    told = [line for line in lines if line.startswith(("model name", "cpu family", "model\t", "stepping"))]
-    return "; ".join([name, *(line.partition(":")[2].strip() for line in told[:4]), torch.__version__])
+    known = [line for line in lines if line.startswith(("model name", "cpu family", "model\t", "stepping"))]
+    return "; ".join([name, *(line.partition(":")[2].strip() for line in known[:4]), torch.__version__])
 
 
 def _read(path: Path) -> dict[str, tuple[float, str]]:

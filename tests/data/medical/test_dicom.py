@@ -188,6 +188,30 @@ def test_other_files_and_cut_ones(tmp_path: Path) -> None:
     assert "no pixel data" in reason(tmp_path)
 
 
+def test_a_small_file_that_says_to_be_large_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
+    """N5: two kilobytes asked for 7 GB, and for more when they were windowed."""
+    from pydicom.encaps import encapsulate
+    from pydicom.uid import RLELossless
+
+    made = dicom_dataset(GREY)
+    made.file_meta.TransferSyntaxUID = RLELossless
+    made.Rows = made.Columns = 60_000
+    made.PixelData = encapsulate([b"\x02\x00\x00\x00" + bytes(60) + b"\x81\x00" * 4])
+    made["PixelData"].is_undefined_length = True
+    save_dicom(made, tmp_path / "one.dcm")
+    assert "60000 x 60000 pixels; at most" in reason(tmp_path)
+
+
+@pytest.mark.parametrize("frames", [2_000_000_000, -3])
+@pytest.mark.parametrize("slices", ["auto", "all", "5"])
+def test_frames_that_no_file_has_are_refused(tmp_path: Path, frames: int, slices: str) -> None:
+    """N5: as many pictures were listed as the header said."""
+    made = dicom_dataset(GREY)
+    made.NumberOfFrames = frames
+    save_dicom(made, tmp_path / "one.dcm")
+    assert f"its header names {frames} frames" in reason(tmp_path, slices=slices)
+
+
 def test_frames_are_refused_or_chosen_and_stay_together(tmp_path: Path) -> None:
     frames = np.stack([np.full((8, 8), 100 * number) for number in range(8)])
     frames[:, 0, 0], frames[:, 0, 1] = 1000, 0

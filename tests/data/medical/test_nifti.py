@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import nibabel
@@ -94,3 +95,7 @@ def test_what_is_no_volume_is_named(tmp_path: Path) -> None:
     whole = save(np.random.default_rng(0).random((20, 20, 20)), place).read_bytes()
     place.write_bytes(whole[: len(whole) // 2])
     assert "odd.nii.gz (" in refusal()
+    large = nibabel.Nifti1Header()
+    large.set_data_shape((2000, 2000, 1500))
+    place.write_bytes(gzip.compress(large.binaryblock + bytes(1000)))
+    assert "of shape 2000 x 2000 x 1500; at most" in refusal()

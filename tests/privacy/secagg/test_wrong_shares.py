@@ -23,7 +23,7 @@ from unseen.privacy.secagg.message_forms import (
     STEP,
     UNUSABLE,
 )
-from unseen.privacy.secagg.share_complaints import find_liars
+from unseen.privacy.secagg.unmasking import find_liars
 
 SIZE, LIAR = 6, "client 1"
 

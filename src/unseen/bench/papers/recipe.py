@@ -119,17 +119,17 @@ def apply_budget(grid: Mapping[str, Any], budget: Mapping[str, Any]) -> Grid:
     runs = {name: value for name, value in budget.items() if name in _OF_RUNS}
     settings, options = budget.get("settings", {}), budget.get("options", {})
     methods = {}
-    for label, given in _kept(grid["methods"], budget.get("methods")).items():
+    for label, given in _select_labels(grid["methods"], budget.get("methods")).items():
         full = {**given, "method": given.get("method", label)}
-        methods[label] = {**_shortened(full, runs, settings), **options.get(label, {})}
-    _kept(methods, [*options])
+        methods[label] = {**_shorten(full, runs, settings), **options.get(label, {})}
+    _select_labels(methods, [*options])
     other = {name: budget[name] for name in ("seeds", "hold_out") if name in budget}
     baseline = grid.get("baseline") if grid.get("baseline") in methods else None
     common = {**grid["common"], **runs}
     return Grid.from_mapping({**grid, **other, "methods": methods, "common": common, "baseline": baseline})
 
 
-def _kept(methods: Mapping[str, Any], wanted: list[str] | None) -> dict[str, Any]:
+def _select_labels(methods: Mapping[str, Any], wanted: list[str] | None) -> dict[str, Any]:
     if wanted is None:
         return dict(methods)
     for label in wanted:
@@ -138,7 +138,7 @@ def _kept(methods: Mapping[str, Any], wanted: list[str] | None) -> dict[str, Any
     return {label: options for label, options in methods.items() if label in wanted}
 
 
-def _shortened(
+def _shorten(
     options: Mapping[str, Any], runs: Mapping[str, Any], settings: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Return a label's options without those the budget sets for all, with its method's shorter settings."""

@@ -29,7 +29,7 @@ def table_sheet(table: ResultsTable) -> Sheet:
     if found is not None and found.rows:
         chosen = f"; round chosen by: {published_rule(found.selection)}" if found.selection else ""
         groups.append(
-            (f"published in {found.source}{chosen}", tuple(_published(row, table) for row in found.rows))
+            (f"published in {found.source}{chosen}", tuple(_published_line(row, table) for row in found.rows))
         )
     model = f", {table.model}" if table.model else ""
     title = f"Held-out {unit_text(table.metric)}{model}, by {rule_label(table.rule)}"
@@ -41,7 +41,7 @@ def rules_sheet(tables: Sequence[ResultsTable]) -> Sheet:
     first = tables[0]
     lines = tuple(
         (
-            *_named(row, first),
+            *_first_cells(row, first),
             *(_cell(table.rows[place].mean, table, planned=table.planned) for table in tables),
         )
         for place, row in enumerate(first.rows)
@@ -63,19 +63,19 @@ def rules_sheet(tables: Sequence[ResultsTable]) -> Sheet:
 def _line(row: TableRow, table: ResultsTable) -> Line:
     cells = [_cell(cell, table, planned=table.seeds) for cell in row.cells]
     runs = [] if table.complete else [Text(f"{row.runs} of {table.planned}")]
-    return (*_named(row, table), *cells, _cell(row.mean, table, planned=0), *runs)
+    return (*_first_cells(row, table), *cells, _cell(row.mean, table, planned=0), *runs)
 
 
-def _published(row: TableRow, table: ResultsTable) -> Line:
+def _published_line(row: TableRow, table: ResultsTable) -> Line:
     cells = [
         Text(estimate_text(cell.estimate, table.metric, decimals=row.decimals))
         for cell in (*row.cells, row.mean)
     ]
-    name, *weights = _named(row, table)
+    name, *weights = _first_cells(row, table)
     return (Text(name.text + PUBLISHED), *weights, *cells, *([] if table.complete else [Text(NOTHING)]))
 
 
-def _named(row: TableRow, table: ResultsTable) -> Line:
+def _first_cells(row: TableRow, table: ResultsTable) -> Line:
     """Return the first cells of a line: the method, and its clients' weights where the table has them."""
     return (Text(row.name), *([Text(row.weights or NOTHING)] if table.names_weights else []))
 

@@ -38,7 +38,10 @@ def validation_sheet(study: Study, published: PublishedTable | None = None) -> S
     groups = [("", tuple(ours))]
     if published is not None and any(name in published.columns for _, name, _ in shown):
         groups.append(
-            (f"published in {published.paper.name}, {published.table}", _printed(published, study, shown))
+            (
+                f"published in {published.paper.name}, {published.table}",
+                _print_row(published, study, shown),
+            )
         )
     title = f"Held-out and validation {unit_text(study.metric)}{study.in_title}, by validation domains"
     note = (
@@ -48,7 +51,7 @@ def validation_sheet(study: Study, published: PublishedTable | None = None) -> S
     return Sheet(title, ("method", *(heading for heading, _, _ in shown)), tuple(groups), note)
 
 
-def _printed(
+def _print_row(
     published: PublishedTable, study: Study, shown: list[tuple[str, str, Value]]
 ) -> tuple[Line, ...]:
     lines: list[Line] = []

@@ -94,7 +94,7 @@ def read_image(content: Content, use: Callable[[Image.Image], R], target: int | 
     """
     try:
         with Image.open(BytesIO(content) if isinstance(content, bytes) else content) as image:
-            _refuse_bomb(image)
+            refuse_bomb(image.width, image.height)
             if target is not None:
                 # libjpeg can halve a much larger image while decoding; twice the target keeps it sharp
                 image.draft(None, (2 * target, 2 * target))
@@ -175,12 +175,11 @@ def _unusual(image: Image.Image) -> str:
     return ", ".join(found)
 
 
-def _refuse_bomb(image: Image.Image) -> None:
+def refuse_bomb(width: int, height: int) -> None:
+    """Refuse pictures that a small file says to be large, before there is memory for them."""
     limit = Image.MAX_IMAGE_PIXELS
-    if limit is not None and image.width * image.height > limit:
-        raise UnreadableImageError(
-            f"{image.width} x {image.height} pixels; at most {limit} pixels are decoded"
-        )
+    if limit is not None and width * height > limit:
+        raise UnreadableImageError(f"{width} x {height} pixels; at most {limit} pixels are decoded")
 
 
 def _reason(error: Exception) -> str:

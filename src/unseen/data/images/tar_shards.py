@@ -30,6 +30,7 @@ _IMAGES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
 _USUAL_TARGETS = ("cls", "label", "class")
 _LARGEST_FIELD = 1 << 20
 """Larger members are no labels."""
+_WHOLE_NUMBER, _BEYOND_INT64 = re.compile(r"-?[0-9]{1,18}"), 1 << 63
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,8 @@ def _list_shard(number: int, shard: Path, image_column: str) -> Iterator[_Sample
             grouped: dict[str, _Sample] = {}
             for member in archive:
                 archive.members = []  # type: ignore[attr-defined]  # or the list of all members would grow with the shard
+                if member.size < 0:
+                    raise tarfile.ReadError("a member has a negative size")  # tarfile would go in circles
                 name = member.name.removeprefix("./")
                 key, extension = _split_name(name)
                 if not member.isfile() or not extension or name.rsplit("/", 1)[-1].startswith("."):
@@ -195,7 +198,7 @@ def _read_field(shard: Path, name: str, extension: str, content: bytes) -> dict[
     if extension.rsplit(".", 1)[-1] == "json":
         try:
             values = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise UnseenError(
                 f"{shard}: member {escape_bytes(name)} is no JSON; write the shard again"
             ) from None
@@ -228,7 +231,10 @@ def _as_column(values: list[Any]) -> Any:
     import pyarrow
 
     present = [value for value in values if value is not None]
-    if all(isinstance(value, str) and re.fullmatch(r"-?\d+", value) for value in present):
+    if all(isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value) for value in present):
         return pyarrow.array([None if value is None else int(value) for value in values], pyarrow.int64())
-    numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in present)
+    numeric = all(
+        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _BEYOND_INT64
+        for value in present
+    )
     return pyarrow.array([value if value is None or numeric else str(value) for value in values])

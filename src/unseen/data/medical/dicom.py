@@ -14,14 +14,15 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from unseen.data.images.decode import UnreadableImageError
+from unseen.data.images.decode import UnreadableImageError, refuse_bomb
 from unseen.data.images.image_sources import Use
 from unseen.data.medical.windowing import MedicalSettings, Pixels, apply_range, apply_window
 from unseen.errors import UsageError, missing_extra
 
 SUFFIXES = (".dcm", ".dicom")
+_MOST_FRAMES = 1 << 16
 _PIXEL_TAGS = (
-    *("NumberOfFrames", "PhotometricInterpretation", "Modality", "PixelPaddingValue"),
+    *("Rows", "Columns", "NumberOfFrames", "PhotometricInterpretation", "Modality", "PixelPaddingValue"),
     *("RescaleSlope", "RescaleIntercept", "RescaleType", "ModalityLUTSequence"),
     *("WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence"),
     *("ImageOrientationPatient", "PatientOrientation", "BurnedInAnnotation"),
@@ -104,7 +105,14 @@ def _choose(header: Any, settings: MedicalSettings) -> list[int]:
 
 
 def _frames(header: Any) -> int:
-    return int(header.get("NumberOfFrames") or 1)
+    """Return how many frames the header names; refuse numbers that no file has."""
+    try:
+        frames = int(header.get("NumberOfFrames") or 1)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UnreadableImageError(f"its number of frames cannot be read ({_first_line(error)})") from error
+    if not 1 <= frames <= _MOST_FRAMES:
+        raise UnreadableImageError(f"its header names {frames} frames; expected 1 to {_MOST_FRAMES}")
+    return frames
 
 
 def read_frame(path: Path, header: Any, frame: int, settings: MedicalSettings) -> Pixels:
@@ -116,7 +124,7 @@ def read_frame(path: Path, header: Any, frame: int, settings: MedicalSettings) -
     elif stored.ndim == 3:
         pixels = _eight_bits_of_colour(stored)
     else:
-        pixels = _windowed(stored, header, frame, settings)
+        pixels = _apply_own_window(stored, header, frame, settings)
         if kind == "MONOCHROME1":  # the lowest value is white
             pixels = 255 - pixels
     return np.ascontiguousarray(turn_upright(pixels, _directions(header, frame)))
@@ -131,6 +139,7 @@ def _decode(path: Path, header: Any, frame: int) -> npt.NDArray[Any]:
         raise UnreadableImageError(
             "its header names no transfer syntax, so its pixel data cannot be decoded; export it again"
         )
+    refuse_bomb(int(header.get("Columns") or 0), int(header.get("Rows") or 0))
     try:
         values: npt.NDArray[Any] = pixel_array(path, index=frame)
     except (NotImplementedError, RuntimeError) as error:
@@ -147,7 +156,7 @@ def _decode(path: Path, header: Any, frame: int) -> npt.NDArray[Any]:
     return values
 
 
-def _windowed(stored: npt.NDArray[Any], header: Any, frame: int, settings: MedicalSettings) -> Pixels:
+def _apply_own_window(stored: npt.NDArray[Any], header: Any, frame: int, settings: MedicalSettings) -> Pixels:
     """Apply the modality's rescaling, then the window: the user's, the file's own, or all values."""
     from pydicom.pixels.processing import apply_modality_lut, apply_voi
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from unseen.errors import missing_extra
 SUFFIXES = (".nii", ".nii.gz")
 _LOW, _HIGH = 0.5, 99.5
 """Percentiles of a volume's values that are shown as black and white."""
+_MOST_VOXELS = 1 << 30
+"""Beyond it a small compressed file could fill the memory."""
 
 
 def require_nibabel() -> Any:
@@ -62,6 +65,10 @@ def _shape(volume: Any) -> tuple[int, int, int]:
         shape = shape[:-1]
     if len(shape) != 3:
         raise UnreadableImageError(f"of shape {' x '.join(map(str, volume.shape))}; expected a single volume")
+    if math.prod(map(int, shape)) > _MOST_VOXELS:
+        raise UnreadableImageError(
+            f"of shape {' x '.join(map(str, shape))}; at most {_MOST_VOXELS} voxels are read"
+        )
     return shape[0], shape[1], shape[2]
 
 

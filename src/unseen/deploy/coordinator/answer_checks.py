@@ -105,13 +105,13 @@ class AnswerChecks:
             if len(update.weights):
                 _refuse("sent weights in the clear, which the protection seals")
             reason = protection.explain_unusable_update(
-                update, halves.traits, self.layout, self._described(round)
+                update, halves.traits, self.layout, self._describe_extras(round)
             )
         else:
             self._check_described(update.extras, round)
             reason = reason_to_reject(update, self.layout.size) or ""
             reason = reason or protection.explain_unusable_update(
-                update, halves.traits, self.layout, self._described(round)
+                update, halves.traits, self.layout, self._describe_extras(round)
             )
             if not reason and isinstance(halves, Method):
                 reason = halves.explain_unusable_extras(
@@ -169,7 +169,7 @@ class AnswerChecks:
         pool = int(self.experiment.federation.train_sizes.sum())
         return self._most_steps * max(self.experiment.plan.batch_size, pool)
 
-    def _described(self, round: int) -> Mapping[str, Tensor]:
+    def _describe_extras(self, round: int) -> Mapping[str, Tensor]:
         """Return what the extras of a round look like, as far as the method tells, without memory."""
         start = round == START_ROUND
         if start not in self._descriptions:
@@ -177,7 +177,7 @@ class AnswerChecks:
         return self._descriptions[start]
 
     def _check_described(self, extras: Mapping[str, Tensor], round: int) -> None:
-        for kind, expected in self._described(round).items():
+        for kind, expected in self._describe_extras(round).items():
             if kind not in extras:
                 _refuse(f"did not send {kind!r}")
             found = extras[kind]

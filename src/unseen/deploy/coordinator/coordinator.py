@@ -97,7 +97,7 @@ def coordinate(
             states,
             sites=gathering.sites,
             job=Job.of(setup).to_dict(),
-            beforehand=[*census_disclosure(census), *tables.left],
+            initial_disclosures=[*census_disclosure(census), *tables.left],
             min_sites=terms.min_sites,
         )
 

@@ -35,7 +35,7 @@ class FlowerEngine:
 
     states     only the current version of every client's state; the state itself is at the sites
     job        information from which sites build the experiment themselves
-    beforehand what the sites disclosed about their data
+    initial_disclosures what the sites disclosed about their data
     min_sites  a round with fewer valid updates ends the run
     """
 
@@ -48,10 +48,10 @@ class FlowerEngine:
         *,
         sites: Sites,
         job: dict[str, Any],
-        beforehand: Sequence[Record],
+        initial_disclosures: Sequence[Record],
         min_sites: int,
     ) -> None:
-        self.workspace, self.beforehand = Workspace(experiment), beforehand
+        self.workspace, self.initial_disclosures = Workspace(experiment), initial_disclosures
         self.states, self.sites, self.min_sites = states, sites, min_sites
         self.layout = self.workspace.flat.layout
         self.job = {**job, "layout": model_digest(self.workspace.module)}
@@ -162,13 +162,13 @@ class FlowerEngine:
                 requests[site].arrays.update(to_arrays(of_client[name], prefix=f"{name}/"))
         found = self.sites.ask("consult", requests)
         answers = {
-            name: self._consulted(name, own, found[site], of_client[name], round)
+            name: self._read_consulted(name, own, found[site], of_client[name], round)
             for site, own in at_site.items()
             for name in own
         }
         return [answers[name] for name in names]
 
-    def _consulted(
+    def _read_consulted(
         self, client: str, own: Sequence[str], answer: SiteMessage | NoAnswer, asked: Message, round: int
     ) -> Answer:
         if isinstance(answer, NoAnswer):

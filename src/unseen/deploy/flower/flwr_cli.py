@@ -79,8 +79,8 @@ def run_flwr_json(
 
 def connection_error(coordinator: SuperLinkConnection, said: str) -> UnseenError:
     """Condense Flower's output to an error of one line."""
-    told = re.search(r'"error-message":\s*("(?:[^"\\]|\\.)*")', said)
-    lines = (json.loads(told.group(1)) if told else said).splitlines()
+    message = re.search(r'"error-message":\s*("(?:[^"\\]|\\.)*")', said)
+    lines = (json.loads(message.group(1)) if message else said).splitlines()
     plain = [line.strip(" │╭╮╰╯─") for line in lines]
     reason = next((line for line in reversed(plain) if line), "it gave no reason")
     if "403" in said and coordinator.home is None:

@@ -133,9 +133,9 @@ class Members:
             waiting = [member for member in self if member.node not in known]
         for member in waiting:
             if not member.expired:
-                self._registered(member, coordinator)
+                self._register(member, coordinator)
 
-    def _registered(self, member: Member, coordinator: SuperLinkConnection) -> None:
+    def _register(self, member: Member, coordinator: SuperLinkConnection) -> None:
         key = self.home / "keys" / f"{member.site}.pub"
         write_text(key, f"{member.key}\n")
         said = run_flwr_json(

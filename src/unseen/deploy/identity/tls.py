@@ -51,7 +51,7 @@ def make_certificates(
         _make_authority(files.ca, authority_key)
     _finish_renewal(files)
     if renew and files.certificate.exists():
-        waiting = _renewed(files)
+        waiting = _renew(files)
         waiting.key.unlink(missing_ok=True)
         _make_server(waiting, authority_key, hosts)
         _finish_renewal(files)
@@ -62,14 +62,14 @@ def make_certificates(
     return files
 
 
-def _renewed(files: Certificates) -> Certificates:
+def _renew(files: Certificates) -> Certificates:
     folder = files.ca.parent
     return Certificates(folder / f"{_NEXT}.crt", folder / f"{_NEXT}.key", files.ca)
 
 
 def _finish_renewal(files: Certificates) -> None:
     """Put a complete renewed pair in its place; its certificate is written last and moved last."""
-    waiting = _renewed(files)
+    waiting = _renew(files)
     if waiting.certificate.exists():
         if waiting.key.exists():
             waiting.key.replace(files.key)
@@ -134,15 +134,15 @@ def _make_authority(certificate: Path, key_file: Path) -> None:
     if not key_file.exists():
         write_new(key_file, _pem(ec.generate_private_key(ec.SECP384R1())), mode=PRIVATE)
     key = _load_key(key_file)
-    names = _named("Unseen federation: certificate authority")
+    names = _make_name("Unseen federation: certificate authority")
     builder = (
-        _unsigned(names, key.public_key(), days=CA_DAYS)
+        _begin(names, key.public_key(), days=CA_DAYS)
         .issuer_name(names)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
-    write_new(certificate, _signed(builder, key), mode=PUBLIC)
+    write_new(certificate, _sign(builder, key), mode=PUBLIC)
 
 
 def _make_server(files: Certificates, authority_key: Path, hosts: Sequence[str]) -> None:
@@ -155,7 +155,7 @@ def _make_server(files: Certificates, authority_key: Path, hosts: Sequence[str])
     key = ec.generate_private_key(ec.SECP384R1())
     names = x509.SubjectAlternativeName([_general(host) for host in dict.fromkeys((*hosts, *ALWAYS))])
     builder = (
-        _unsigned(_named("Unseen federation: coordinator"), key.public_key(), days=SERVER_DAYS)
+        _begin(_make_name("Unseen federation: coordinator"), key.public_key(), days=SERVER_DAYS)
         .issuer_name(authority.subject)
         .add_extension(names, critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -168,7 +168,7 @@ def _make_server(files: Certificates, authority_key: Path, hosts: Sequence[str])
     for half in (files.key, files.certificate):
         half.unlink(missing_ok=True)  # a crash between the two leaves one of them, which is of no use
     write_new(files.key, _pem(key), mode=PRIVATE)
-    write_new(files.certificate, _signed(builder, signer), mode=PUBLIC)
+    write_new(files.certificate, _sign(builder, signer), mode=PUBLIC)
 
 
 def _signing_key(path: Path, authority: x509.Certificate) -> ec.EllipticCurvePrivateKey:
@@ -224,13 +224,13 @@ def _general(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-def _named(name: str) -> x509.Name:
+def _make_name(name: str) -> x509.Name:
     from cryptography import x509
 
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
 
 
-def _unsigned(subject: x509.Name, key: ec.EllipticCurvePublicKey, *, days: int) -> x509.CertificateBuilder:
+def _begin(subject: x509.Name, key: ec.EllipticCurvePublicKey, *, days: int) -> x509.CertificateBuilder:
     from cryptography import x509
 
     start = datetime.now(UTC) - timedelta(hours=1)
@@ -260,7 +260,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _signed(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> bytes:
+def _sign(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> bytes:
     from cryptography.hazmat.primitives import hashes, serialization
 
     return builder.sign(key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)

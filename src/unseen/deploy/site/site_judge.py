@@ -57,10 +57,12 @@ def check_judging(policy: SitePolicy, job: JudgeJob) -> None:
         refused["jobs that only evaluate"] = "allow = false"
     elif not rules.onnx and any(model.kind == "onnx" for model in job.models):
         refused["running an ONNX file"] = "onnx = false"
-    for column in job.options.group_columns:
-        if column not in rules.group_columns:
-            listed = ", ".join(rules.group_columns) or "none"
-            refused[f"groups of the column {quote(column)}"] = f"group_columns = {listed}"
+    columns = [("groups of the column", each, "group_columns") for each in job.options.group_columns]
+    if job.image_size is None:
+        columns.append(("judging on the column", job.options.target_column, "target_columns"))
+    for what, column, key in columns:
+        if column not in getattr(rules, key):
+            refused[f"{what} {quote(column)}"] = f"{key} = {', '.join(getattr(rules, key)) or 'none'}"
     for what, key in refused.items():
         raise PolicyRefusalError(f"refused by the site's policy: {what} (policy.toml: [judge] {key})")
 

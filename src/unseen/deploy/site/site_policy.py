@@ -58,13 +58,16 @@ class BudgetPolicy:
 class JudgePolicy:
     """Rules for jobs that only evaluate (`unseen judge`).
 
-    allow          whether they may run
-    onnx           whether ONNX files may run, which onnxruntime executes as they are
-    group_columns  columns of a table whose texts may name groups; here an empty list allows none
+    allow           whether they may run
+    onnx            whether ONNX files may run, which onnxruntime executes as they are
+    target_columns  columns of a table that a job may take for the target: it learns their texts, and how
+                    often a model of its choice predicts each; here an empty list allows none
+    group_columns   columns of a table whose texts may name groups; here an empty list allows none
     """
 
     allow: bool = False
     onnx: bool = False
+    target_columns: tuple[str, ...] = ("target",)
     group_columns: tuple[str, ...] = ()
 
 
@@ -329,11 +332,13 @@ max_epsilon = 20.0
 delta = 1e-5
 
 # Jobs that only evaluate a finished model on all samples here (`unseen judge`) and send metrics. They need
-# "target" in `evaluate` above. An ONNX file is run as it comes, by onnxruntime. `group_columns`: columns of
-# a table whose texts may name groups for tables of subgroups, such as ["sex"]; none unless listed.
+# "target" in `evaluate` above. An ONNX file is run as it comes, by onnxruntime. Of a table, `target_columns`
+# are those that a model may be judged on; `group_columns` those whose texts may name groups for tables of
+# subgroups, such as ["sex"]. None but those that are listed.
 [judge]
 allow = false
 onnx = false
+target_columns = ["target"]
 group_columns = []
 """
 

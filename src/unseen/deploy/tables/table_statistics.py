@@ -153,7 +153,7 @@ class SumsExchange:
             StateStore(folder.client_states),
             sites=sites,
             job=job.to_dict(),
-            beforehand=(),
+            initial_disclosures=(),
             min_sites=0,
         )
         self.state: dict[str, Tensor] = {}

@@ -49,7 +49,7 @@ class WorkerEngine:
     """Assigns clients to worker processes, longest first."""
 
     holds_data = True
-    beforehand: Sequence[Record] = ()
+    initial_disclosures: Sequence[Record] = ()
 
     def __init__(
         self, experiment: Experiment, states: StateStore, *, workers: int, threads: int, max_clients: int
@@ -201,18 +201,18 @@ class WorkerEngine:
         try:
             pipe.send(held[-1])
         except (BrokenPipeError, ConnectionResetError):
-            raise self._ended(pipe) from None
+            raise self._explain_end(pipe) from None
 
     def _receive(self, pipe: Connection) -> Any:
         try:
             result = pipe.recv()
         except (EOFError, ConnectionResetError):
-            raise self._ended(pipe) from None
+            raise self._explain_end(pipe) from None
         if isinstance(result, Exception):
             raise result
         return result
 
-    def _ended(self, pipe: Connection) -> UnseenError:
+    def _explain_end(self, pipe: Connection) -> UnseenError:
         process = self._processes[self._pipes.index(pipe)]
         process.join(timeout=5)
         return UnseenError(

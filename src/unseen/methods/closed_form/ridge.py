@@ -13,11 +13,6 @@ from unseen.errors import UsageError
 from unseen.hparams import Settings, setting
 from unseen.methods.base import Paper, register
 from unseen.methods.closed_form.closed_form_method import ClosedFormMethod, SolvedHead
-from unseen.methods.closed_form.feature_projection import (
-    draw_projection,
-    projected_size,
-    unproject_head,
-)
 from unseen.methods.closed_form.feature_sums import (
     BALANCE,
     SUMS,
@@ -31,6 +26,7 @@ from unseen.methods.closed_form.feature_sums import (
 from unseen.methods.closed_form.linear_head import SCALING, LinearHead, Scaling
 from unseen.methods.closed_form.ridge_solution import RidgeProblem, choose_strength
 from unseen.models import Network
+from unseen.seeding import torch_generator
 from unseen.training import ClientWork
 
 
@@ -130,3 +126,26 @@ class Ridge(ClosedFormMethod[RidgeSettings]):
     def finish_head(self, head: LinearHead, *, features: int, seed: int) -> LinearHead:
         """Rewrite a head on projected features as one on all of them."""
         return unproject_head(head, draw_projection(features, self.settings.projection, seed=seed))
+
+
+def projected_size(features: int, directions: int) -> int:
+    """Return the number of features that are summed up; 0 directions, or not fewer than features: all."""
+    return directions if 0 < directions < features else features
+
+
+def draw_projection(features: int, directions: int, *, seed: int) -> Tensor | None:
+    """Draw an orthonormal basis P (features x directions) of a random subspace; None if nothing is reduced.
+
+    Clients and server draw the same from the run's seed, so it is never sent.
+    """
+    if projected_size(features, directions) == features:
+        return None
+    generator = torch_generator(seed, "projection of features", features, directions)
+    drawn = torch.randn(features, directions, generator=generator, dtype=torch.float64)
+    basis: Tensor = torch.linalg.qr(drawn).Q
+    return basis
+
+
+def unproject_head(head: LinearHead, projection: Tensor | None) -> LinearHead:
+    """Return the head on f that equals a head on P^T f: W P^T, with the same bias."""
+    return head if projection is None else LinearHead(head.weight @ projection.T, head.bias)

@@ -146,7 +146,7 @@ class _EpisodicLoss:
             train = self._loss(self.work.module(batch.inputs), batch.targets)
         self.means.add("loss on own images", train, samples=len(batch.targets))
         if self.partners.clients:
-            inputs = self._mixed(batch.inputs)
+            inputs = self._mix(batch.inputs)
         elif self.settings.episodic and not self.settings.mixing:
             inputs = batch.inputs
         else:
@@ -169,7 +169,7 @@ class _EpisodicLoss:
         return self.work.task_loss(outputs, targets)
 
     @torch.no_grad()
-    def _mixed(self, inputs: Tensor) -> Tensor:
+    def _mix(self, inputs: Tensor) -> Tensor:
         """Mix other clients' amplitudes into a batch.
 
         Done on the scale of pixels: the mean of a normalized image may be negative, and mixing amplitudes of

@@ -79,11 +79,11 @@ class KeyHolder:
     @cached_property
     def secret(self) -> bytes:
         """Serialized key, for other clients and for the client's own state."""
-        return self._saved(secret=True, products=False)
+        return self._save(secret=True, products=False)
 
     def public(self, *, products: bool) -> bytes:
         """Serialize the public context for the server: enough to compute, not to decrypt."""
-        return self._saved(secret=False, products=products)
+        return self._save(secret=False, products=products)
 
     def encrypt(self, numbers: Real) -> bytes:
         """Encrypt up to `SLOTS` numbers."""
@@ -93,7 +93,7 @@ class KeyHolder:
         """Decrypt a ciphertext."""
         return np.array(open_ciphertext(self._context, ciphertext).decrypt(), dtype=np.float64)
 
-    def _saved(self, *, secret: bool, products: bool) -> bytes:
+    def _save(self, *, secret: bool, products: bool) -> bytes:
         saved = self._context.serialize(
             save_public_key=False,
             save_secret_key=secret,

@@ -57,16 +57,16 @@ def calibrate(*, products: bool, times: int = 2) -> Calibration:
     public = holder.public(products=products)
     server.open(public)
     row = np.linspace(-1, 1, SLOTS)
-    encrypt, fresh = _timed(lambda: [holder.encrypt(row) for _ in range(times)])
+    encrypt, fresh = _time(lambda: [holder.encrypt(row) for _ in range(times)])
     for client in ("a", "b"):
         server.take(client, fresh)
-    weigh, summed = _timed(lambda: server.weighted_sum(range(times), {"a": 0.3, "b": 0.7}))
-    add, _ = _timed(lambda: server.plain_sum(range(times)))
-    decrypt, _ = _timed(lambda: [holder.decrypt(part) for part in summed])
+    weigh, summed = _time(lambda: server.weighted_sum(range(times), {"a": 0.3, "b": 0.7}))
+    add, _ = _time(lambda: server.plain_sum(range(times)))
+    decrypt, _ = _time(lambda: [holder.decrypt(part) for part in summed])
     multiply = slots = 0.0
     if products:
-        one, _ = _timed(lambda: server.gram(1))
-        more, _ = _timed(lambda: server.gram(times))
+        one, _ = _time(lambda: server.gram(1))
+        more, _ = _time(lambda: server.gram(times))
         multiply = max(more - one, 0.0) / (3 * (times - 1))
         slots = max(one / 3 - multiply, 0.0)
     return Calibration(
@@ -118,7 +118,7 @@ def describe(cost: RoundCost, *, clients: int, plain: int, when: str = "for ever
     )
 
 
-def _timed(do: Callable[[], R]) -> tuple[float, R]:
+def _time(do: Callable[[], R]) -> tuple[float, R]:
     started = time.perf_counter()
     result = do()
     return time.perf_counter() - started, result

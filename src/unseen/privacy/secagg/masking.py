@@ -104,7 +104,7 @@ class MaskingSession:
         me = self._require_same(roster, names)
         unusable = torch.zeros(len(roster), dtype=torch.bool)
         for other in dealt.nonzero().flatten().tolist():
-            unusable[other] = self._opened(roster, other, me, shares[other], commitments[other]) is None
+            unusable[other] = self._open(roster, other, me, shares[other], commitments[other]) is None
         return {UNUSABLE: unusable}
 
     def mask(
@@ -164,7 +164,7 @@ class MaskingSession:
         admit_survivors(helped, self.context)
         revealed = torch.zeros(len(roster), shamir.SHARE_BYTES, dtype=torch.uint8)
         for other in taking_part.nonzero().flatten().tolist():
-            both = self._opened(roster, other, me, shares[other], commitments[other])
+            both = self._open(roster, other, me, shares[other], commitments[other])
             if both is not None:
                 revealed[other] = bytes_to_tensor(both[0] if bool(survivors[other]) else both[1])
         for spent in (SECRET, ROUND, DEALT, SENT):
@@ -222,7 +222,7 @@ class MaskingSession:
             raise UnseenError("the roster differs from the one for which shares were sent")
         return place
 
-    def _opened(
+    def _open(
         self, roster: Tensor, sender: int, me: int, box: Tensor, announced: Tensor
     ) -> tuple[bytes, bytes] | None:
         """Open the two shares that another client sent; None if they are not those it announced."""

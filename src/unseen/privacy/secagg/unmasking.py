@@ -5,7 +5,7 @@ Clients are not believed: one whose keys, shares or rows are unusable is recorde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +39,6 @@ from unseen.privacy.secagg.message_forms import (
     explain_answer,
 )
 from unseen.privacy.secagg.packing import Whole
-from unseen.privacy.secagg.share_complaints import find_liars
 from unseen.privacy.serialization import join_parts, json_to_tensor, tensor_to_bytes
 from unseen.privacy.survivors import FEWEST, former_survivors, list_refusals
 
@@ -101,7 +100,7 @@ def form_cohort(context: ServerContext, *, needed: Callable[[int], int]) -> Coho
         for place, name in enumerate(names)
         if name in dealt
     }
-    taking_part = _trusted(names, _ask(requests, context), threshold=threshold, context=context)
+    taking_part = _exclude_liars(names, _ask(requests, context), threshold=threshold, context=context)
     _require_enough(int(taking_part.sum()), threshold, "agreed on usable shares", context)
     return Cohort(names, roster, taking_part, shares, commitments, threshold)
 
@@ -133,7 +132,7 @@ def _with_own_keys(answers: Mapping[str, Message], context: ServerContext) -> di
     return found
 
 
-def _trusted(
+def _exclude_liars(
     names: tuple[str, ...], said: Mapping[str, Message], *, threshold: int, context: ServerContext
 ) -> Tensor:
     """Leave out clients whose shares too few others can use, or that reject those of most others."""
@@ -266,3 +265,37 @@ def _require_enough(found: int, needed: int, what: str, context: ServerContext) 
                 f"threshold=N (at least {FEWEST})"
             )
         )
+
+
+def find_liars(complaints: Mapping[str, Set[str]], *, needed: int) -> dict[str, str]:
+    """Decide who is wrong where clients reject the shares of others.
+
+    complaints  the clients that each one rejects
+    needed      clients that must hold a usable share of each
+
+    One whose shares most others reject is wrong; then one that rejects those of most others; then one whose
+    shares fewer than `needed` of the rest can use.
+    """
+    liars: dict[str, str] = {}
+
+    def rejecters(name: str) -> list[str]:
+        return [other for other, rejected in complaints.items() if other not in liars and name in rejected]
+
+    for name in complaints:
+        by = rejecters(name)
+        if _most(len(by), len(complaints)):
+            liars[name] = f"sent unusable shares to {', '.join(by)}"
+    for name, rejected in complaints.items():
+        among = set(complaints) - set(liars)
+        if name in among and _most(len(rejected & among), len(among)):
+            liars[name] = f"rejects the shares of {', '.join(sorted(rejected & among))}"
+    for name in complaints:
+        by = rejecters(name)
+        if name not in liars and by and len(complaints) - len(liars) - len(by) < needed:
+            liars[name] = f"sent unusable shares to {', '.join(by)}"
+    return liars
+
+
+def _most(number: int, clients: int) -> bool:
+    """Whether a number of clients are most of the others of one of them, and more than one."""
+    return number > 1 and 2 * number > clients - 1

@@ -11,6 +11,7 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from unseen.aggregation import ServerWork, client_weights
 from unseen.data import Batch
@@ -29,12 +30,13 @@ from unseen.methods._shared import (
     require_images,
 )
 from unseen.methods.base import Method, Paper, register
-from unseen.methods.fedccrl.alignment_terms import jensen_shannon, supervised_contrast
 from unseen.models import Network
 from unseen.training import ClientWork, LocalTrainingConfig, Update
 
 STATISTICS = "channel means and stds of single images"
 _BATCH = 256
+_SMALLEST = 1e-7
+"""Smallest mean probability, so that its logarithm is finite."""
 
 
 @dataclass(frozen=True)
@@ -238,3 +240,33 @@ def draw_from_pool(size: int, count: int, generator: torch.Generator) -> Tensor:
     if size >= count:
         return torch.randperm(size, generator=generator)[:count]
     return torch.randint(size, (count,), generator=generator)
+
+
+def jensen_shannon(logits: Sequence[Tensor]) -> Tensor:
+    """Compute the mean over samples and predictions p_i of KL(p_i || mean of all p_i), in nats."""
+    logs = torch.stack([each.log_softmax(1) for each in logits])
+    probabilities = logs.exp()
+    middle = probabilities.mean(0).clamp(min=_SMALLEST).log()
+    return (probabilities * (logs - middle)).sum(2).mean()
+
+
+def supervised_contrast(
+    view: Tensor, original: Tensor, targets: Tensor, *, temperature: float, own_positive: bool = False
+) -> Tensor:
+    """Contrast the features of a view and of its originals, 2n in all, by class (Khosla et al. 2020).
+
+    The mean over all features z_i of the mean over positives z_p, features of the same class, of
+    -log( e^(z_i z_p / tau) / sum_{a != i} e^(z_i z_a / tau) ), with features scaled to length 1.
+
+    own_positive  count a feature as a positive of itself, as the released code of FedCCRL does
+    """
+    features = F.normalize(torch.cat([view, original]), dim=1)
+    labels = torch.cat([targets, targets])
+    similarity = features @ features.T / temperature
+    itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    normalizer = similarity.masked_fill(itself, -torch.inf).logsumexp(1)
+    positive = labels[:, None] == labels
+    if not own_positive:
+        positive = positive & ~itself
+    attraction = torch.where(positive, similarity, 0.0).sum(1) / positive.sum(1)
+    return (normalizer - attraction).mean()
