@@ -96,7 +96,7 @@ def make_results(grid: Grid, *, levels: dict[str, float] | None = None, **change
     for model in grid.models or ("",):
         for label in grid.methods:
             for place, held_out in enumerate(grid.hold_out):
-                for seed in grid.seeds:
+                for seed in grid.seeds_for(held_out):
                     chance = float(numpy_generator(seed, "made up", label, held_out, model).normal(0, 0.004))
                     value = round(levels.get(label, 0.8) - 0.03 * place + 0.002 * seed + chance, 4)
                     results.append(make_result(label, held_out, seed, value, model=model, **changes))

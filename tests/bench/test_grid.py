@@ -8,6 +8,8 @@ import pytest
 
 from unseen.bench.bench_job import job_config
 from unseen.bench.grid import Grid, jobs
+from unseen.bench.job_plan import make_plan
+from unseen.bench.result_store import ResultStore
 from unseen.errors import UnseenError, UsageError
 
 TEXT = """
@@ -34,7 +36,12 @@ def grid(tmp_path):
 
 def test_a_grid_survives_its_file(grid, tmp_path):
     whole = replace(
-        grid.on(("0", "15", "75")), models=("mnist-cnn",), search=3, selection="lodo", note="two\nlines"
+        grid.on(("0", "15", "75")),
+        models=("mnist-cnn",),
+        search=3,
+        selection="lodo",
+        note="two\nlines",
+        seeds_at={"75": (1,)},
     )
     whole.save(tmp_path / "again.toml")
     assert Grid.from_toml(tmp_path / "again.toml") == whole
@@ -46,6 +53,17 @@ def test_jobs_come_seed_by_seed(grid):
     assert cells[:4] == [(0, "0", "fedavg"), (0, "0", "near"), (0, "75", "fedavg"), (0, "75", "near")]
     assert [job.config.method for job in jobs(grid)[:2]] == ["fedavg", "fedprox"]
     assert jobs(grid)[1].config.settings["mu"] == 0.5
+
+
+def test_a_held_out_domain_can_have_fewer_seeds(grid, tmp_path):
+    path = tmp_path / "fewer.toml"
+    path.write_text(TEXT.replace("seeds = [0, 1]", 'seeds = [0, 1]\nseeds_at = { "75" = 1 }'))
+    fewer = Grid.from_toml(path)
+    assert [(job.seed, job.held_out) for job in jobs(fewer)[::2]] == [(0, "0"), (1, "0"), (1, "75")]
+    assert {job.id for job in jobs(fewer)} < {job.id for job in jobs(grid)}
+    assert make_plan(fewer, ResultStore(tmp_path)).jobs == jobs(fewer)
+    searched = make_plan(replace(fewer, search=2), ResultStore(tmp_path))
+    assert {(job.seed, job.held_out) for job in searched.trials} == {(0, "0"), (1, "75")}
 
 
 def test_one_method_can_be_compared_with_itself(grid):
@@ -130,6 +148,7 @@ def test_settings_as_text_are_the_same_as_numbers():
         ("seeds = [0, 1]", "seeds = []", "seeds"),
         ("seeds = [0, 1]", "seeds = [1, 1]", "twice"),
         ("seeds = [0, 1]", 'seeds = ["x"]', "whole numbers"),
+        ("seeds = [0, 1]", 'seeds = [0, 1]\nseeds_at = { "0" = [2] }', "'0' without any run"),
         ('data = "rotated-digits"', "", "needs data"),
         ('hold_out = ["0", "75"]', "", "held-out"),
         ("fedavg = {}", "fedavg = 3", "table"),
@@ -156,6 +175,11 @@ def test_all_domains(grid):
     assert replace(grid, hold_out=("all",)).on(("a", "b")).hold_out == ("a", "b")
     with pytest.raises(UsageError, match="'0'"):
         grid.on(("a", "b"))
+
+
+def test_seeds_of_an_unknown_domain_are_refused(grid):
+    with pytest.raises(UsageError, match="'75'"):
+        replace(grid, seeds_at={"76": (0,)}).on(("0", "75"))
 
 
 def test_jobs_from_before_splits_by_group_keep_their_names():

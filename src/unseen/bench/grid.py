@@ -39,6 +39,7 @@ class Grid:
     baseline    label that the others are compared with
     published   name of the published table shown next to the results
     selection   leave-one-domain-out adds a run for every source domain, which chooses the round
+    seeds_at    held-out domain -> its seeds among `seeds`, where not all of them are to run
     search      trials of a random search for every method; 0 = methods run with their given settings
     trial_seeds number of seeds that each trial runs with
     domains     every domain of the data, once it has been loaded
@@ -57,6 +58,7 @@ class Grid:
     search: int = 0
     trial_seeds: int = 1
     domains: tuple[str, ...] = field(default=())
+    seeds_at: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         options = [self.common, *self.methods.values()]
@@ -80,6 +82,12 @@ class Grid:
         for message, fine in checks.items():
             if not fine:
                 raise UsageError(message)
+        for held_out in self.seeds_at:
+            if not self.seeds_for(held_out):
+                raise UsageError(
+                    f"seeds_at leaves {held_out!r} without any run: name some of {list(self.seeds)} there, "
+                    "or take the domain out of hold_out"
+                )
         if self.selection not in SELECTIONS:
             raise unknown_name("selection", self.selection, SELECTIONS)
         if self.baseline is not None and self.baseline not in self.methods:
@@ -91,10 +99,15 @@ class Grid:
         """Whether leave-one-domain-out cross-validation chooses the round."""
         return self.selection == LEAVE_ONE_DOMAIN_OUT
 
+    def seeds_for(self, held_out: str) -> tuple[int, ...]:
+        """Return the seeds that run with a domain held out."""
+        wanted = self.seeds_at.get(held_out, self.seeds)
+        return tuple(seed for seed in self.seeds if seed in wanted)
+
     def on(self, domains: tuple[str, ...]) -> Grid:
         """Fill in the data's domains; `all` becomes all of them, an unknown name is refused."""
         hold_out = domains if self.hold_out == (ALL,) else self.hold_out
-        for name in hold_out:
+        for name in (*hold_out, *self.seeds_at):
             if name not in (*domains, RELEASED):
                 raise unknown_name("domain", name, domains)
         return replace(self, hold_out=hold_out, domains=domains)
@@ -118,6 +131,7 @@ class Grid:
         lists = {name: _as_tuple(values.get(name, ())) for name in ("hold_out", "models", "domains")}
         seeds = _as_tuple(values.get("seeds", (0,)))
         given = {"common": {}, "methods": {}, **values, **lists, "seeds": seeds}
+        given["seeds_at"] = {name: _as_tuple(found) for name, found in values.get("seeds_at", {}).items()}
         given["common"] = _options("common", given["common"])
         if not isinstance(given["methods"], Mapping):
             raise UsageError("[methods] must be a table of tables: label = { ... }")
@@ -139,7 +153,7 @@ class Grid:
             item.name: value
             for item in fields(self)
             if item.name not in ("common", "methods")
-            and (value := getattr(self, item.name)) not in (None, "", (), item.default)
+            and (value := getattr(self, item.name)) not in (None, "", (), {}, item.default)
         }
         return to_toml({**entries, "common": self.common, "methods": self.methods})
 
@@ -153,16 +167,20 @@ def jobs(grid: Grid) -> list[BenchJob]:
     return [
         grid.job(label, held_out, seed, model)
         for seed in grid.seeds
-        for label, held_out, model in cells(grid)
+        for label, held_out, model in cells(grid, seed)
     ]
 
 
-def cells(grid: Grid) -> Iterator[tuple[str, str, str]]:
-    """Yield every (label, held-out domain, model): results are averaged over the seeds of each."""
+def cells(grid: Grid, seed: int | None = None) -> Iterator[tuple[str, str, str]]:
+    """Yield every (label, held-out domain, model), or those that run with a seed.
+
+    Results are averaged over the seeds of each.
+    """
     for model in grid.models or ("",):
         for held_out in grid.hold_out:
-            for label in grid.methods:
-                yield label, held_out, model
+            if seed is None or seed in grid.seeds_for(held_out):
+                for label in grid.methods:
+                    yield label, held_out, model
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from unseen.bench.bench_job import BenchJob
-from unseen.bench.grid import LEAVE_ONE_DOMAIN_OUT, Grid, cells
+from unseen.bench.grid import LEAVE_ONE_DOMAIN_OUT, Grid, cells, jobs
 from unseen.bench.lodo_cv import folds
 from unseen.bench.result_store import ResultStore
 from unseen.bench.search import Cell, choose_trial, trial_job, trial_jobs
@@ -50,12 +50,12 @@ class JobPlan:
         return list(unique(wanted).values())
 
 
-def unique(jobs: Iterable[BenchJob]) -> dict[str, BenchJob]:
+def unique(found: Iterable[BenchJob]) -> dict[str, BenchJob]:
     """Index jobs by id; if several cells of the grid need the same run, the first one names it."""
-    found: dict[str, BenchJob] = {}
-    for job in jobs:
-        found.setdefault(job.id, job)
-    return found
+    by_id: dict[str, BenchJob] = {}
+    for job in found:
+        by_id.setdefault(job.id, job)
+    return by_id
 
 
 def make_plan(
@@ -63,10 +63,7 @@ def make_plan(
 ) -> JobPlan:
     """Plan the jobs; while trials are unsettled (neither finished nor failed) only they are known."""
     if not grid.search:
-        plain = tuple(
-            _entry(grid, grid.job(*_in_order(cell, seed))) for seed in grid.seeds for cell in cells(grid)
-        )
-        return JobPlan((), plain, settled=True, chosen={})
+        return JobPlan((), tuple(_entry(grid, job) for job in jobs(grid)), settled=True, chosen={})
     trials = tuple(trial_jobs(grid))
     if not all(store.holds(job) or has_failed(job) for job in trials):
         return JobPlan(trials, (), settled=False, chosen={})
@@ -74,8 +71,8 @@ def make_plan(
     judged = _choices(grid, store, LEAVE_ONE_DOMAIN_OUT) if grid.leaves_domains_out else chosen
     entries = list[PlannedEntry]()
     for seed in grid.seeds:
-        for cell, trial in chosen.items():
-            if trial is not None:
+        for cell in cells(grid, seed):
+            if (trial := chosen[cell]) is not None:
                 other = judged[cell]
                 best = trial_job(grid, cell, trial if other is None else other, seed)
                 entries.append(replace(_entry(grid, best), job=trial_job(grid, cell, trial, seed)))
@@ -84,11 +81,6 @@ def make_plan(
 
 def _choices(grid: Grid, store: ResultStore, rule: str) -> dict[Cell, int | None]:
     return {cell: choose_trial(grid, cell, store, rule=rule) for cell in cells(grid)}
-
-
-def _in_order(cell: Cell, seed: int) -> tuple[str, str, int, str]:
-    label, held_out, model = cell
-    return label, held_out, seed, model
 
 
 def _entry(grid: Grid, job: BenchJob) -> PlannedEntry:

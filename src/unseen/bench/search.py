@@ -27,6 +27,10 @@ Cell = tuple[str, str, str]
 """A label, a held-out domain and a model."""
 
 
+def _trial_seeds(grid: Grid, cell: Cell) -> tuple[int, ...]:
+    return grid.seeds_for(cell[1])[: grid.trial_seeds]
+
+
 def trial_options(grid: Grid, label: str, trial: int) -> dict[str, Any]:
     """Draw what a trial changes: trials of the same number have the same common options for every method.
 
@@ -63,8 +67,10 @@ def trial_jobs(grid: Grid) -> list[BenchJob]:
     """List all trials by number, so that a search stopped early is balanced over the methods."""
     found = []
     for trial in range(grid.search):
-        for seed in grid.seeds[: grid.trial_seeds]:
-            for cell in cells(grid):
+        for seed in grid.seeds:
+            for cell in cells(grid, seed):
+                if seed not in _trial_seeds(grid, cell):
+                    continue
                 job = trial_job(grid, cell, trial, seed)
                 found += [job, *(folds(grid, job) if grid.leaves_domains_out else [])]
     return found
@@ -108,7 +114,7 @@ def choose_trial(grid: Grid, cell: Cell, store: ResultStore, *, rule: str) -> in
 def _mean_score(grid: Grid, cell: Cell, trial: int, store: ResultStore, *, rule: str) -> float:
     """Average over seeds; NaN if a run failed or its metric is not defined."""
     held_out, scores = cell[1], list[float]()
-    for seed in grid.seeds[: grid.trial_seeds]:
+    for seed in _trial_seeds(grid, cell):
         job = trial_job(grid, cell, trial, seed)
         wanted = [job] if rule == SourceValidation.name else folds(grid, job)
         runs = store.get_all(wanted)

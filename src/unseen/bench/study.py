@@ -21,6 +21,7 @@ Values = Mapping[tuple[str, int], float]
 class Study:
     """All finished jobs of one model, and what the grid planned for it.
 
+    seeds_at the seeds of each held-out domain
     several  whether the bench has other models too, so that tables must name this one
     weights  weights of the clients by label; empty where the grid does not name them
     """
@@ -30,6 +31,7 @@ class Study:
     domains: tuple[str, ...]
     seeds: tuple[int, ...]
     results: tuple[JobResult, ...]
+    seeds_at: Mapping[str, tuple[int, ...]]
     several: bool = False
     weights: Mapping[str, str] = field(default_factory=dict)
     _found: dict[tuple[str, str], Values] = field(default_factory=dict, repr=False, compare=False)
@@ -53,7 +55,7 @@ class Study:
     @property
     def planned(self) -> int:
         """Number of runs per label when the bench is complete."""
-        return len(self.domains) * len(self.seeds)
+        return sum(len(self.seeds_at[domain]) for domain in self.domains)
 
     def values(self, label: str, rule: str) -> Values:
         """Return a label's values by held-out domain and seed; undefined ones are left out."""
@@ -89,6 +91,7 @@ def studies(grid: Grid, results: Sequence[JobResult]) -> list[Study]:
             labels=tuple(grid.methods),
             domains=domains,
             seeds=grid.seeds,
+            seeds_at={domain: grid.seeds_for(domain) for domain in domains},
             results=tuple(result for result in results if _belongs(result, model, grid, domains)),
             several=len(models) > 1,
             weights=row_weights(grid.common, grid.methods),
@@ -107,5 +110,6 @@ def display_name(label: str) -> str:
 
 def _belongs(result: JobResult, model: str, grid: Grid, domains: Sequence[str]) -> bool:
     """Return whether a result is part of the grid; a folder may also have those of a larger grid."""
-    planned = result.label in grid.methods and result.held_out in domains and result.seed in grid.seeds
+    planned = result.label in grid.methods and result.held_out in domains
+    planned = planned and result.seed in grid.seeds_for(result.held_out)
     return planned and model in ("", result.model)

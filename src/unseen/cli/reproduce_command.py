@@ -219,7 +219,7 @@ def _work(grid: Grid) -> dict[str, tuple[int, int]]:
     """Map each label to its number of jobs and the mean number of samples that one trains on."""
     from unseen.bench.papers.readiness import planned_samples
 
-    jobs = len(grid.hold_out) * len(grid.seeds)
+    jobs = sum(len(grid.seeds_for(domain)) for domain in grid.hold_out)
     return {
         label: (
             jobs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -204,3 +205,18 @@ def test_regression_metrics_keep_three_decimals(grid_of, results_of):
     assert re.fullmatch(r"0\.\d{3} ± 0\.\d{3}", sheet.groups[0][1][0][1].text)
     tests = statistics_sheet(study, HONEST, compare_with_baseline(study, HONEST, "fedavg"))
     assert tests.headers[1].startswith("difference")
+
+
+def test_columns_with_fewer_seeds_are_complete_and_named(grid_of, results_of):
+    grid = grid_of(seeds_at={"15": (0,), "30": (0,)})
+    found = results_of(grid)
+    whole = make_table(studies(grid, found)[0], HONEST)
+    assert (whole.planned, whole.seeds) == (8, (3, 1, 1, 3))
+    text = to_markdown(table_sheet(whole))
+    assert "Mean ± standard error over 3 seeds, 1 at 15, 30; bold" in text
+    assert "Runs are missing" not in text
+    lacking = make_table(studies(grid, found[1:])[0], HONEST)
+    assert "7 of 8" in to_markdown(table_sheet(lacking))
+    other_seed = [replace(found[3], seed=1)]
+    assert found[3].held_out == "15"
+    assert studies(grid, other_seed)[0].results == ()

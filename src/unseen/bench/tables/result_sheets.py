@@ -61,7 +61,7 @@ def rules_sheet(tables: Sequence[ResultsTable]) -> Sheet:
 
 
 def _line(row: TableRow, table: ResultsTable) -> Line:
-    cells = [_cell(cell, table, planned=table.seeds) for cell in row.cells]
+    cells = [_cell(cell, table, planned=seeds) for cell, seeds in zip(row.cells, table.seeds, strict=True)]
     runs = [] if table.complete else [Text(f"{row.runs} of {table.planned}")]
     return (*_first_cells(row, table), *cells, _cell(row.mean, table, planned=0), *runs)
 
@@ -87,8 +87,11 @@ def _cell(cell: TableCell, table: ResultsTable, *, planned: int) -> Text:
 
 def _note(table: ResultsTable) -> str:
     parts = [rule_sentence(table.rule)]
-    if table.seeds > 1:
-        parts.append(f"Mean ± standard error over {table.seeds} seeds; bold: best of ours in its column.")
+    most = max(table.seeds, default=0)
+    if most > 1:
+        parts.append(
+            f"Mean ± standard error over {most} seeds{_exceptions(table)}; bold: best of ours in its column."
+        )
     elif len(table.rows) > 1:
         parts.append("One seed, so there is no error; bold: best of ours in its column.")
     if table.baseline and any(row.mean.verdict for row in table.rows):
@@ -107,6 +110,15 @@ def _note(table: ResultsTable) -> str:
     if table.published and table.published.note:
         parts.append(table.published.note)
     return " ".join(parts)
+
+
+def _exceptions(table: ResultsTable) -> str:
+    """Name the columns with fewer seeds than the others; no mean over all columns has an error then."""
+    fewer: dict[int, list[str]] = {}
+    for column, seeds in zip(table.columns, table.seeds, strict=True):
+        fewer.setdefault(seeds, []).append(column)
+    fewer.pop(max(table.seeds))
+    return "".join(f", {seeds} at {', '.join(columns)}" for seeds, columns in fewer.items())
 
 
 def rule_sentence(rule: str) -> str:

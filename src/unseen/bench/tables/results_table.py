@@ -57,13 +57,16 @@ class PublishedRows:
 
 @dataclass(frozen=True)
 class ResultsTable:
-    """All rows of one selection rule and model."""
+    """All rows of one selection rule and model.
+
+    seeds  number of seeds in each column
+    """
 
     rule: str
     model: str
     metric: str
     columns: tuple[str, ...]
-    seeds: int
+    seeds: tuple[int, ...]
     rows: tuple[TableRow, ...]
     baseline: str | None = None
     published: PublishedRows | None = None
@@ -71,7 +74,7 @@ class ResultsTable:
     @property
     def planned(self) -> int:
         """Number of runs of a complete row."""
-        return len(self.columns) * self.seeds
+        return sum(self.seeds)
 
     @property
     def names_weights(self) -> bool:
@@ -97,7 +100,7 @@ def make_table(
         model=study.model if study.several else "",
         metric=study.metric,
         columns=study.domains,
-        seeds=len(study.seeds),
+        seeds=tuple(len(study.seeds_at[domain]) for domain in study.domains),
         rows=tuple(_mark_best_rows(rows)),
         baseline=baseline,
         published=published,
