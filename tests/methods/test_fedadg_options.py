@@ -207,6 +207,21 @@ def test_without_alignment_it_is_fedavg(make_experiment, make_tiny_data, go):
     torch.testing.assert_close(found, expected.weights, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("per", ["epoch", "step"])
+def test_both_phases_are_one_round_to_a_schedule(per, make_experiment, make_tiny_data, go):
+    """The rate goes on in the adversarial phase where the warm-up left it; one batch holds all samples."""
+    schedule = {"schedule": "exponential", "schedule_settings": {"gamma": 0.5}, "schedule_per": per}
+    plan = LocalTrainingConfig(epochs=3, batch_size=99, lr=0.05, momentum=0.5, rounds=2, **schedule)
+    data = make_tiny_data(missing=("b", 1))
+    settings = {"reference": "none", "label_smoothing": 0.0, "warm_up_epochs": 1, "adversarial_epochs": 2}
+    experiment = make_experiment("fedadg", data=data, plan=plan, settings=settings)
+    checkpoint, _ = go(experiment, rounds=2)
+    plain = make_experiment("fedavg", data=data, plan=plan, settings={"weighting": "uniform"})
+    expected, _ = go(plain, "plain", rounds=2)
+    found = _network_weights(experiment, checkpoint)
+    torch.testing.assert_close(found, expected.weights, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("reference", ["normal", "uniform", "laplace", "none"])
 def test_only_a_learnt_reference_shares_a_generator(make_experiment, reference):
     experiment = make_experiment("fedadg", settings={"reference": reference})

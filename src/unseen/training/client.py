@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -139,24 +139,29 @@ class ClientWork:
         purpose: str = "training",
         samples: Samples | None = None,
         optimizers: Sequence[FlatOptimizer] = (),
+        before: int = 0,
+        after: int = 0,
     ) -> Iterator[Batch]:
         """Yield prepared batches of all epochs of a plan over samples, both the client's own unless given.
 
         Two passes in one round need two purposes, or they would draw the same order. The learning rates of
         `optimizers` follow the schedule where it changes them within a round.
+
+        before, after  epochs of other passes in this round, which count for the schedule too
         """
         order, augment = self.generator(f"{purpose}: order"), self.generator(f"{purpose}: augmentation")
         plan, samples = plan or self.plan, self.train if samples is None else samples
         # A protection's draws share a stream with its noise, so none of them may be drawn ahead of its turn.
         at_once = PREPARED_AT_ONCE // plan.batch_size if self.draw is batch_positions else 1
         steps = count_batches(len(samples), plan.batch_size, plan.batches_per_epoch)
-        for epoch in range(plan.epochs):
+        whole = replace(plan, epochs=before + plan.epochs + after)
+        for epoch in range(before, before + plan.epochs):
             positions = self.draw(
                 len(samples), plan.batch_size, generator=order, batches=plan.batches_per_epoch
             )
             for step, batch in enumerate(self.prepare.batches(samples, positions, augment, at_once=at_once)):
                 if plan.round is not None:
-                    scale_rates(optimizers, plan.factor_within(epoch, step, steps=steps))
+                    scale_rates(optimizers, whole.factor_within(epoch, step, steps=steps))
                 yield batch
                 self._steps += 1
                 self._samples_seen += len(batch.targets)

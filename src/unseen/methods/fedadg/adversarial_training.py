@@ -136,11 +136,11 @@ class LocalTraining:
         self.shared.train()
         epochs, length = self.settings.epochs(self.work.plan), self._chosen.rate_warm_up
         rising = None if length is None else RateWarmUp(length, before=epochs.warm_up)
-        for epoch, batch in self._batches(epochs.warm_up, "fedadg: warm-up"):
+        for epoch, batch in self._batches(epochs.warm_up, "fedadg: warm-up", after=epochs.adversarial):
             if rising is not None:
                 scale_rates(self._optimizers, rising.of_classification(epoch))
             self.classification_step(batch)
-        for epoch, batch in self._batches(epochs.adversarial, "fedadg: adversarial"):
+        for epoch, batch in self._batches(epochs.adversarial, "fedadg: adversarial", before=epochs.warm_up):
             if rising is not None:
                 scale_rates(self._optimizers[:1], rising.of_network(epoch))
                 scale_rates(self._optimizers[1:], rising.of_opponents(epoch))
@@ -149,13 +149,20 @@ class LocalTraining:
             else:
                 self.adversarial_step(batch, self.discriminator.module)
 
-    def _batches(self, epochs: int, purpose: str) -> Iterator[tuple[int, Batch]]:
-        """Yield the batches of a phase, each with its epoch counted from 0."""
+    def _batches(
+        self, epochs: int, purpose: str, *, before: int = 0, after: int = 0
+    ) -> Iterator[tuple[int, Batch]]:
+        """Yield the batches of a phase, each with its epoch counted from 0.
+
+        before, after  epochs of the other phase, so that a schedule within rounds goes through both
+        """
         if not epochs:
             return
         plan = replace(self.work.plan, epochs=epochs)
         steps = count_batches(len(self.work.train), plan.batch_size, plan.batches_per_epoch)
-        batches = self.work.batches(plan=plan, purpose=purpose, optimizers=self._optimizers)
+        batches = self.work.batches(
+            plan=plan, purpose=purpose, optimizers=self._optimizers, before=before, after=after
+        )
         for number, batch in enumerate(batches):
             yield number // steps, batch
 
