@@ -258,6 +258,11 @@ class TestDigits:
         assert data.inputs.shape == (190, 32, 32, 3)
         assert np.bincount(data.domain_of).tolist() == [40, 40, 40, 50, 20]
         assert data.name == "digits-chars74k"
+        keys, fonts = data.split_group_of, data.indices("font")
+        assert keys is not None and len(np.unique(keys)) < len(keys)
+        assert len(np.unique(np.delete(keys, fonts))) == len(keys) - len(fonts)
+        pairs = [(tuple(data.inputs[place].ravel()), keys[place]) for place in fonts]
+        assert len({image for image, _ in pairs}) == len(set(pairs)) == len({key for _, key in pairs})
         few = load_data(DataRequest("digits-chars74k", root=tmp_path, samples_per_domain=30))
         assert {sum(row.values()) for row in few.class_counts().values()} == {30, 20}
         assert all(len(set(row.values())) == 1 for row in few.class_counts().values())
@@ -375,6 +380,11 @@ class TestRealFiles:
             pytest.skip("UNSEEN_DATA lacks digits of Chars74K")
         data = load_data(DataRequest("digits-chars74k", root=root, image_size=16, samples_per_domain=400))
         assert data.class_counts() == {name: dict.fromkeys("0123456789", 40) for name in data.domains}
+        assert data.split_group_of is not None
+        fonts = data.indices("font")
+        part = split_domain(data, "font", SplitFractions(0.1, 0.0, True), seed=0)
+        shown = [{data.inputs[place].tobytes() for place in fonts[part == each]} for each in np.unique(part)]
+        assert len(shown) == 2 and not shown[0] & shown[1]
 
     def test_the_groups_of_rotated_mnist_are_split_as_a_whole(self) -> None:
         data = load_data(DataRequest("rotated-mnist", root=Path(REAL or "")))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from unseen.data import from_arrays
-from unseen.data.copies import describe_thumbnails, find_copies, make_thumbnails
+from unseen.data.copies import describe_thumbnails, find_copies, make_thumbnails, number_originals
 from unseen.data.images.folders import check_folder
 from unseen.data.validate import check_loaded
 
@@ -26,6 +26,17 @@ def as_arrays(pictures: list[Image.Image], side: int = 32) -> np.ndarray:
     return np.stack(
         [np.asarray(picture.resize((side, side), Image.Resampling.BILINEAR)) for picture in pictures]
     )
+
+
+def test_all_copies_of_an_image_have_its_number():
+    """More equal images than `find_copies` compares, a turned one, a resized one, and flat ones."""
+    first, second = scene(1), scene(2)
+    same = [first, *[first] * 20, first.transpose(Image.Transpose.ROTATE_90), first.resize((48, 48))]
+    flat = [Image.new("RGB", (64, 64), "white"), Image.new("RGB", (64, 64), "black")]
+    numbers = number_originals(as_arrays([second, *same, *flat, flat[0]])).tolist()
+    assert len({*numbers[1:24]}) == 1
+    assert numbers[24] == numbers[26]
+    assert len({numbers[0], numbers[1], numbers[24], numbers[25]}) == 4
 
 
 @given(st.integers(0, 500), st.sampled_from(list(Image.Transpose)))

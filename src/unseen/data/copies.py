@@ -58,6 +58,18 @@ def find_copies(thumbs: Thumbs) -> Pairs:
     return copies
 
 
+def number_originals(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """Give each image a number, the same for all that show the same: equal ones and found copies."""
+    _, first, original = np.unique(
+        images.reshape(len(images), -1), axis=0, return_index=True, return_inverse=True
+    )
+    numbers = np.arange(len(first))
+    for rows in _join_pairs(find_copies(make_thumbnails(images[first]))):
+        numbers[rows] = rows[0]
+    joined: npt.NDArray[np.int64] = numbers[original.reshape(-1)]
+    return joined
+
+
 def describe_thumbnails(thumbs: Thumbs) -> npt.NDArray[np.float64]:
     """Compute numbers that are equal for all eight positions of an image."""
     from scipy.fft import dctn

@@ -1,7 +1,8 @@
 """The ten digits from several collections, one domain each.
 
 `digits` takes those of MNIST, MNIST-M, USPS, SVHN and SYN that are present. `digits-chars74k` is MNIST,
-MNIST-M, USPS and the digits of Chars74K: in computer fonts (`font`) and in photographs (`scene`).
+MNIST-M, USPS and the digits of Chars74K: in computer fonts (`font`) and in photographs (`scene`). Many fonts
+draw a digit alike, so images of `font` that show the same are a group, which splits keep together.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import gzip
 import math
 import zipfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from unseen.data.copies import number_originals
 from unseen.data.dataset import DataSet, Indices
 from unseen.data.download import Acquisition, Download, RemoteFile
+from unseen.data.grouping import group_keys
 from unseen.data.images.decode import Pixels
 from unseen.data.sources import SOURCES, DataRequest, Source, require_data_root
 from unseen.errors import UnseenError
@@ -61,7 +65,13 @@ def load_chars74k(request: DataRequest) -> DataSet:
         raise UnseenError(
             f"digits-chars74k: {', '.join(absent)} missing in {root / 'digits'}; put there {_NEEDS_CHARS74K}"
         )
-    return _join_collections("digits-chars74k", root, list(CHARS74K_DOMAINS), request)
+    data = _join_collections("digits-chars74k", root, list(CHARS74K_DOMAINS), request)
+    names: list[str | None] = [None] * len(data)
+    fonts = data.indices("font")
+    for place, number in zip(fonts.tolist(), number_originals(data.inputs[fonts]).tolist(), strict=True):
+        names[place] = f"font {number}"
+    keys = group_keys(names, np.array(data.domains)[data.domain_of].tolist())
+    return replace(data, split_group_of=keys)
 
 
 def _join_collections(
@@ -323,6 +333,7 @@ SOURCES.register("digits-chars74k")(
         load=load_chars74k,
         summary="digits of MNIST, MNIST-M, USPS and Chars74K (computer fonts, natural scenes), 32x32 RGB",
         domains=", ".join(CHARS74K_DOMAINS),
+        grouped=True,
         acquisition=Acquisition(
             licence="; ".join(
                 [*(f"{part.title} {part.licence}" for part in (MNIST, USPS)), "others none stated"]
