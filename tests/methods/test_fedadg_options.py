@@ -207,6 +207,19 @@ def test_without_alignment_it_is_fedavg(make_experiment, make_tiny_data, go):
     torch.testing.assert_close(found, expected.weights, rtol=1e-5, atol=1e-6)
 
 
+def test_a_reading_can_go_without_its_rising_rates(make_experiment):
+    """At 0 the rates of a released program are those of the run, so that its network moves much further."""
+
+    def distance(**settings):
+        experiment = make_experiment("fedadg", plan=PLAN, settings={"reading": "released-pacs", **settings})
+        workspace = Workspace(experiment)
+        start = workspace.flat.read()
+        return float((_train(workspace, start, {}).weights - start).norm())
+
+    assert distance(rate_warm_up=0) > 10 * distance()
+    assert make_method("fedadg", {"rate_warm_up": 0}).settings.chosen.rate_warm_up == 0
+
+
 @pytest.mark.parametrize("per", ["epoch", "step"])
 def test_both_phases_are_one_round_to_a_schedule(per, make_experiment, make_tiny_data, go):
     """The rate goes on in the adversarial phase where the warm-up left it; one batch holds all samples."""
@@ -374,7 +387,7 @@ def test_one_weight_decides_both_and_smoothing_follows_the_run():
         ({"noise_size": 0}, "noise_size"),
         ({"label_smoothing": 1}, "label_smoothing"),
         ({"one_hot_value": 0}, "one_hot_value"),
-        ({"rate_warm_up": 0}, "rate_warm_up"),
+        ({"rate_warm_up": -1}, "rate_warm_up"),
         ({"classifier_layers": 3}, "classifier_layers"),
         ({"reading": "released"}, "reading"),
         ({"reference": "gamma"}, "reference"),

@@ -135,7 +135,7 @@ class LocalTraining:
         """Run both phases; without a discriminator the second is classification too, on the same batches."""
         self.shared.train()
         epochs, length = self.settings.epochs(self.work.plan), self._chosen.rate_warm_up
-        rising = None if length is None else RateWarmUp(length, before=epochs.warm_up)
+        rising = RateWarmUp(length, before=epochs.warm_up) if length else None
         for epoch, batch in self._batches(epochs.warm_up, "fedadg: warm-up", after=epochs.adversarial):
             if rising is not None:
                 scale_rates(self._optimizers, rising.of_classification(epoch))

@@ -116,8 +116,8 @@ class FedADGSettings(Settings):
     )
     rate_warm_up: int | None = setting(
         None,
-        "epochs in which all learning rates rise, starting over in every round (released: 100, 500); none = "
-        "the run's schedule alone",
+        "epochs in which all learning rates rise, starting over in every round (released: 100, 500); 0 = "
+        "the run's schedule alone, none = as in the reading",
         absent=None,
     )
     one_hot_value: float | None = setting(
@@ -158,7 +158,11 @@ class FedADGSettings(Settings):
             _require(value is None or value >= 0, f"{name} must not be negative, not {value}")
         for name in ("generator_lr", "discriminator_lr"):
             _require(getattr(self, name) > 0, f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("projection_size", "noise_size", "rate_warm_up"):
+        _require(
+            self.rate_warm_up is None or self.rate_warm_up >= 0,
+            f"rate_warm_up must not be negative, not {self.rate_warm_up}",
+        )
+        for name in ("projection_size", "noise_size"):
             value = getattr(self, name)
             _require(value is None or value >= 1, f"{name} must be at least 1, not {value}")
         _require(
@@ -269,7 +273,7 @@ class FedADG(Method[FedADGSettings]):
                 f"fedadg minimizes three losses in turn, each with its own gradient, and --sharpness "
                 f"{work.plan.sharpness} is for one; use --sharpness none, or another --method"
             )
-        if self.settings.rate_warm_up is not None and work.plan.changes_within_round:
+        if self.settings.rate_warm_up and work.plan.changes_within_round:
             raise UsageError(
                 "fedadg's rate_warm_up changes learning rates epoch by epoch in every round, which "
                 f"does not combine with --schedule-per {work.plan.schedule_per}; use --schedule-per round"

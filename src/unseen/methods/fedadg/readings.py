@@ -26,7 +26,7 @@ class Reading:
                           computes in evaluation mode
     warm_up_epochs        E0; None = 3 of every 10 local epochs
     adversarial_epochs    E1; None = the rest
-    rate_warm_up          epochs in which learning rates rise, starting over in every round; None = none
+    rate_warm_up          epochs in which learning rates rise, starting over in every round; None or 0 = none
     label_smoothing       of the cross-entropy; None = the run's or 0.1
     one_hot_value         entry of the label's one-hot code
     detached_generator    whether the generator's loss does not reach it, so that it never learns
