@@ -176,14 +176,14 @@ def _collect(entry: PlannedEntry, run: FinishedRun, store: ResultStore) -> JobRe
         metric=run.metric,
         job=job.id,
         worst_group=metrics.get("worst_group", {}).get(run.metric),
-        transfers=(transfers := _count_transfers(run)),
+        transfers=(transfers := _count_transfers(run, job.config.method)),
         idle=1 - len(run.clients_by_round) / transfers if transfers else None,
         **kept,
     )
 
 
-def _count_transfers(run: FinishedRun) -> int:
-    topology = METHODS[run.result["method"]].topology
+def _count_transfers(run: FinishedRun, method: str) -> int:
+    topology = METHODS[method].topology
     if topology == "serial":
         return sum(run.clients_by_round)
     return 0 if topology == "pooled" else len(run.clients_by_round)
