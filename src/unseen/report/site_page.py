@@ -47,6 +47,7 @@ def site_page(
         reasons=found["reasons"],
         attribution=attribution,
         tests=_tests(found),
+        sources=_sources(found),
         features=_moves(found["features"], ["feature", "mean of sources", "mean here", "change in stds"]),
         classes=_moves(found["classes"], ["class", "predicted at sources", "predicted here", "change"]),
         pictures={
@@ -82,6 +83,11 @@ TESTS = {
 def _tests(found: Mapping[str, Any]) -> DataTable:
     rows = [[TESTS[name], f"{value:.3g}"] for name, value in found["p_values"].items()]
     return DataTable(["test", "p"], [*rows, ["together (Bonferroni)", f"{found['p_value']:.3g}"]])
+
+
+def _sources(found: Mapping[str, Any]) -> DataTable | None:
+    rows = [[name, f"{value:.3g}"] for name, value in found["p_of_sources"].items()]
+    return DataTable(["source", "p"], rows) if rows else None
 
 
 def _moves(moves: Sequence[Mapping[str, Any]], headers: Sequence[str]) -> DataTable:
