@@ -93,6 +93,19 @@ def test_the_rest_of_the_card_stays_and_old_rules_can_still_be_named(runs, found
     assert set(after.calibration["left_out_runs"].values()) == set(SOURCES)
 
 
+def test_the_study_of_finished_runs_measures_what_calibrate_gives(runs, found, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    from calibration_study import read_study, study_run
+
+    studied = [read_study(folder) for folder in runs.values()]
+    domain = study_run(studied[0], studied, 0.9)["domains"][0]
+    logits, targets = answers(runs[""], "held")
+    sets = calibrate_on_left_out(load_model(runs[""]).card, found).calibrated.sets(logits)
+    covered = sets[np.arange(len(targets)), targets].mean()
+    expected = {"coverage": pytest.approx(covered), "size": pytest.approx(sets.sum(axis=1).mean())}
+    assert domain["domain"] == "held" and domain["coverage"]["aps"]["left-out"] == expected
+
+
 def test_runs_that_do_not_fit_are_refused(runs, tmp_path):
     card = load_model(runs[""]).card
     with pytest.raises(UsageError, match="left out none of the model's sources"):
