@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import expit, logit
 
 from unseen.calibration.expected_accuracy import (
     accuracy_of,
     confidence_sums,
+    correct_accuracy,
     estimate_accuracy,
+    find_shift,
     fraction_above,
     left_out_errors,
     threshold_bin,
@@ -58,3 +61,23 @@ def test_errors_leave_one_source_out_and_widen_the_interval():
     assert narrow.accuracy == wide.accuracy
     assert narrow.low - wide.low == pytest.approx(worst) or wide.low == 0
     assert left_out_errors({"a": sources["a"]}) == {} == left_out_errors({})
+
+
+accuracies = st.floats(0.01, 0.99)
+
+
+@given(points=st.lists(st.tuples(accuracies, accuracies), min_size=1, max_size=6), estimate=accuracies)
+def test_a_correction_is_the_mean_difference_of_log_odds(points, estimate):
+    shift = find_shift(points)
+    assert shift == pytest.approx(np.mean([logit(found) - logit(truth) for found, truth in points]))
+    assert correct_accuracy(estimate, shift) == pytest.approx(expit(logit(estimate) - shift))
+
+
+def test_one_domain_corrects_itself_and_no_shift_changes_nothing():
+    assert correct_accuracy(0.9, find_shift([(0.9, 0.7)])) == pytest.approx(0.7)
+    assert correct_accuracy(0.95, find_shift([(0.9, 0.7)])) > 0.8
+    assert correct_accuracy(1.0, 0.0) == 1 and correct_accuracy(1.0, find_shift([(1.0, 1.0)])) == 1
+    counts = confidence_sums(*drawn(0))
+    plain, moved = (estimate_accuracy(counts, 1000, {}, shift=shift) for shift in (0.0, 1.0))
+    assert moved.accuracy == pytest.approx(expit(logit(plain.accuracy) - 1))
+    assert moved.low < moved.accuracy < moved.high

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import kstest, ncf
+from scipy.spatial.distance import mahalanobis
+from scipy.stats import chi2, kstest, ncf
 from test_moments import moments_of
 
 from unseen.calibration.expected_accuracy import AccuracyEstimate, confidence_sums
@@ -28,6 +29,7 @@ from unseen.calibration.site_test import (
     count_p_value,
     judge,
     mean_p_value,
+    source_p_values,
 )
 from unseen.errors import UnseenError
 
@@ -151,9 +153,14 @@ def test_a_reference_survives_json(reference):
     assert again.limits == reference.limits and again.left_out == reference.left_out
     assert again.gaussian.covariance == pytest.approx(reference.gaussian.covariance, rel=1e-9)
     assert again.threshold == reference.threshold and again.accuracy == reference.accuracy
-    broken = reference.to_dict() | {"covariance": [1.0]}
-    with pytest.raises(UnseenError, match="unreadable moments"):
-        SiteReference.from_dict(broken)
+    for change in (
+        {"covariance": [1.0]},
+        {"within": [1.0]},
+        {"means": {"a": [1.0]}},
+        {"means": {"x": [0.0] * SIZE}},
+    ):
+        with pytest.raises(UnseenError, match="unreadable moments"):
+            SiteReference.from_dict(reference.to_dict() | change)
 
 
 def test_with_one_source_there_is_no_yardstick():
@@ -162,6 +169,49 @@ def test_with_one_source_there_is_no_yardstick():
     found = compared(reference, made_site(np.random.default_rng(7), (2, 0, 0, 0)))
     assert found.different and not found.yardstick
     assert "only source" in " ".join(judge(found, None, None, samples=100).reasons)
+
+
+def test_p_values_of_being_a_source_hold_their_level_whatever_its_spread():
+    generator = np.random.default_rng(8)
+    spreads = {"narrow": 0.3, "wide": 2.0}
+    flags = {name: [] for name in spreads}
+    for _ in range(300):
+        drawn = {name: made_site(generator, (0, 0, 0, 0), samples=150) for name in spreads}
+        scaled = {name: (spreads[name] * features, *more) for name, (features, *more) in drawn.items()}
+        found = made_reference(scaled)
+        for name, spread in spreads.items():
+            features, logits, _ = made_site(generator, (0, 0, 0, 0), samples=60)
+            flags[name].append(source_p_values(found, moments_of(spread * features, logits))[name] < 0.05)
+    assert all(0.01 < np.mean(each) <= 0.08 for each in flags.values())
+
+
+def test_the_statistic_of_being_a_source_is_a_mahalanobis_distance_within_sources(reference):
+    features, logits, _ = made_site(np.random.default_rng(9), (0.5, 0, 0, 0), samples=90)
+    found, own = source_p_values(reference, moments_of(features, logits)), np.cov(features.T)
+    squared = mahalanobis(features.mean(axis=0), reference.means["b"], np.linalg.inv(reference.within)) ** 2
+    weights = np.linalg.eigvals(np.linalg.solve(reference.within, own)).real
+    scale = (weights**2).sum() / weights.sum()
+    expected = chi2.sf(squared / (1 / 90 + 1 / 120) / scale, weights.sum() / scale)
+    assert found["b"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_domain_between_the_sources_is_new_but_not_different(reference):
+    generator = np.random.default_rng(10)
+    known = compared(reference, made_site(generator, (0.5, 0, 0, 0), samples=400))
+    between = compared(reference, made_site(generator, (0, 0, 0, 0), samples=400))
+    assert known.new is False and between.new is True and not between.different
+    assert "a new domain" in " ".join(judge(between, None, None, samples=400).reasons)
+    assert "source b" in " ".join(judge(known, None, None, samples=400).reasons)
+    assert compared(reference, made_site(generator, (5, 0, 0, 0), samples=10)).new is None
+
+
+def test_models_of_older_versions_have_no_means_of_sources(reference):
+    older = {name: value for name, value in reference.to_dict().items() if name not in ("means", "within")}
+    found = compared(SiteReference.from_dict(older), made_site(np.random.default_rng(11), (5, 0, 0, 0)))
+    assert found.new is None and found.different
+    again = SiteReference.from_dict(reference.to_dict())
+    assert again.means.keys() == reference.means.keys()
+    assert again.within == pytest.approx(reference.within, rel=1e-9)
 
 
 def difference(p, unusual, distance=1.0):

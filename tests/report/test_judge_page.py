@@ -9,7 +9,8 @@ import pytest
 
 import unseen
 from unseen.judging.judge_sites import judge
-from unseen.report.judge_page import explain_test, judge_page, p_text, score_text
+from unseen.report.formatting import p_text
+from unseen.report.judge_page import explain_test, judge_page, score_text
 from unseen.runner.run import RunResult
 
 NASTY = "<script>alert(1)</script>"

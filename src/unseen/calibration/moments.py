@@ -92,15 +92,20 @@ class Moments:
         return std
 
     @cached_property
-    def gaussian(self) -> Gaussian:
-        """Mean and shrunk covariance of the projected features."""
+    def covariance(self) -> Floats:
+        """Covariance of the projected features, as it is."""
         mean = project(self.feature_mean)
         size = len(mean)
         products = np.zeros((size, size))
         products[np.triu_indices(size)] = self.products / self.samples
-        products = products + np.triu(products, 1).T
-        covariance = products - np.outer(mean, mean)
-        return Gaussian(mean, shrink_covariance(covariance, self.samples), self.samples)
+        covariance: Floats = products + np.triu(products, 1).T - np.outer(mean, mean)
+        return covariance
+
+    @cached_property
+    def gaussian(self) -> Gaussian:
+        """Mean and shrunk covariance of the projected features."""
+        covariance = shrink_covariance(self.covariance, self.samples)
+        return Gaussian(project(self.feature_mean), covariance, self.samples)
 
 
 def shrink_covariance(covariance: Floats, samples: int) -> Floats:

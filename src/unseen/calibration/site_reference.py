@@ -17,7 +17,7 @@ import numpy as np
 
 from unseen.calibration.expected_accuracy import left_out_errors, threshold_bin
 from unseen.calibration.histograms import Counts, Floats, quantile_bin, upper_edge
-from unseen.calibration.moments import Gaussian, Moments
+from unseen.calibration.moments import Gaussian, Moments, shrink_covariance
 from unseen.errors import UnseenError
 
 UNUSUAL = 0.05
@@ -96,6 +96,9 @@ class SiteReference:
     errors        estimated minus true accuracy, see `left_out_errors`
     accuracy      of the sources' validation samples together
     samples       validation samples per source
+    means         of every source's projected features; empty in models of older versions
+    within        covariance around these means, of all sources together
+    shift         of log-odds by which estimated accuracies are too high, see `find_shift`
     """
 
     gaussian: Gaussian
@@ -108,6 +111,9 @@ class SiteReference:
     threshold: int | None = None
     errors: Mapping[str, float] = field(default_factory=dict)
     accuracy: float | None = None
+    means: Mapping[str, Floats] = field(default_factory=dict)
+    within: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    shift: float = 0.0
 
     @property
     def allowed(self) -> float:
@@ -124,9 +130,12 @@ class SiteReference:
             "threshold": self.threshold,
             "errors": dict(self.errors),
             "accuracy": self.accuracy,
+            "shift": self.shift,
             "predicted": _round_all(self.predicted),
             "mean": _round_all(self.gaussian.mean),
             "covariance": _round_all(self.gaussian.covariance[upper]),
+            "means": {name: _round_all(mean) for name, mean in self.means.items()},
+            "within": _round_all(self.within[upper]) if self.means else [],
             "feature_mean": _round_all(self.feature_mean),
             "feature_std": _round_all(self.feature_std),
         }
@@ -142,10 +151,10 @@ class SiteReference:
         try:
             samples = {str(name): int(count) for name, count in values["samples"].items()}
             mean = _floats(values["mean"])
-            covariance = np.zeros((len(mean), len(mean)))
-            covariance[np.triu_indices(len(mean))] = _floats(values["covariance"])
-            covariance = covariance + np.triu(covariance, 1).T
-            np.linalg.cholesky(covariance)
+            covariance = _symmetric(values["covariance"], len(mean))
+            means = {str(name): _floats(own) for name, own in values.get("means", {}).items()}
+            if any(len(own) != len(mean) for own in means.values()) or not means.keys() <= samples.keys():
+                raise ValueError("means of other sources or lengths")
             return cls(
                 Gaussian(mean, covariance, sum(samples.values())),
                 _floats(values["feature_mean"]),
@@ -157,11 +166,22 @@ class SiteReference:
                 values["threshold"],
                 dict(values["errors"]),
                 values["accuracy"],
+                means,
+                _symmetric(values["within"], len(mean)) if means else np.zeros((0, 0)),
+                float(values.get("shift", 0.0)),
             )
         except (TypeError, KeyError, ValueError, AttributeError, np.linalg.LinAlgError) as error:
             raise UnseenError(
                 f"unreadable moments of the sources ({type(error).__name__}: {error})"
             ) from error
+
+
+def describe_sources(moments: Mapping[str, Moments]) -> tuple[dict[str, Floats], Floats]:
+    """Return the mean of every source, and the shrunk covariance around these means, of all together."""
+    samples = sum(own.samples for own in moments.values())
+    within: Floats = np.sum([own.samples / samples * own.covariance for own in moments.values()], axis=0)
+    means = {name: own.gaussian.mean for name, own in moments.items()}
+    return means, shrink_covariance(within, samples)
 
 
 def fit_reference(
@@ -177,6 +197,7 @@ def fit_reference(
     """
     total = sum_moments(list(moments.values()))
     others = left_out_gaussians(moments)
+    means, within = describe_sources(moments)
     alone = len(moments) < 2
     confidence = {name: found["confidence"] for name, found in scores.items() if "confidence" in found}
     pooled = np.sum(list(confidence.values()), axis=0) if confidence else None
@@ -197,11 +218,22 @@ def fit_reference(
         threshold=None if pooled is None else threshold_bin(pooled),
         errors=left_out_errors(confidence, outside),
         accuracy=None if pooled is None else float(pooled[1].sum() / pooled.sum()),
+        means=means,
+        within=within,
     )
 
 
 def _round_all(values: Floats) -> list[float]:
     return [float(f"{value:.10g}") for value in values.tolist()]
+
+
+def _symmetric(upper: Any, size: int) -> Floats:
+    """Read a covariance from its upper triangle; one that is not positive definite is refused."""
+    found = np.zeros((size, size))
+    found[np.triu_indices(size)] = _floats(upper)
+    found = found + np.triu(found, 1).T
+    np.linalg.cholesky(found)
+    return found
 
 
 def _floats(values: Any) -> Floats:

@@ -9,12 +9,18 @@ small only beyond that:
              distribution of that number if they were exchangeable with the samples that set the limit
 
 Their smallest p-value times their number (Bonferroni) is the site's.
+
+Another question is whether the samples are those of a source at all. Its null hypothesis, one per source, is
+"drawn like that source's validation samples": T = D^2 / (1/n + 1/n_s), with D^2 the squared distance of both
+means in the covariance within sources. If it holds, T is a sum of chi-squared variables weighted by the
+eigenvalues of the site's own covariance in that metric, for which a scaled chi-squared one with the same mean
+and variance stands (Satterthwaite). A site is new if every source's p-value is below the level.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +31,8 @@ from unseen.calibration.site_reference import Limit, SiteReference
 
 LEVEL = 0.05
 """A site with a smaller p-value is called different."""
+NEW_LEVEL = 0.01
+"""A site whose p-values of being each of the sources are all smaller is called new."""
 TOLERATED_DROP, LARGEST_DROP = 0.05, 0.15
 """Expected loss of accuracy up to which a model is fit, and beyond which it is of no use."""
 FAR = 2.0
@@ -70,6 +78,27 @@ def count_p_value(beyond: int, *, samples: int, limit: Limit) -> float:
     return float(betabinom.sf(beyond - 1, samples, limit.samples + 1 - limit.rank, limit.rank))
 
 
+def source_p_values(reference: SiteReference, moments: Moments) -> dict[str, float]:
+    """Compute for every source the chance of a mean at least so far from its own, if the site were it.
+
+    Empty with too few samples to judge, and for models that keep no means of single sources.
+    """
+    from scipy.stats import chi2
+
+    if moments.samples < FEWEST or not reference.means:
+        return {}
+    whitening = Gaussian(reference.gaussian.mean, reference.within, reference.gaussian.samples).whitening
+    own = moments.covariance * moments.samples / (moments.samples - 1)
+    spread = whitening @ own @ whitening.T
+    expected, square = max(float(np.trace(spread)), 1e-12), max(float((spread**2).sum()), 1e-24)
+    found = {}
+    for name, mean in reference.means.items():
+        squared = float(((whitening @ (moments.gaussian.mean - mean)) ** 2).sum())
+        statistic = squared / (1 / moments.samples + 1 / reference.samples[name])
+        found[name] = float(chi2.sf(statistic * expected / square, expected**2 / square))
+    return found
+
+
 class Move(NamedTuple):
     """Change of a feature's mean in the sources' stds, or of a class's share of the predictions."""
 
@@ -87,6 +116,7 @@ class SiteDifference:
     unusual   fraction of samples beyond the limit, per score
     p_values  per test; `p_value` is the site's
     yardstick whether there were sources to compare with one another
+    sources   per source, the p-value of the site's samples being drawn like its own
     """
 
     distance: float
@@ -96,6 +126,12 @@ class SiteDifference:
     features: Sequence[Move]
     classes: Sequence[Move]
     yardstick: bool
+    sources: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def new(self) -> bool | None:
+        """Whether its samples are those of no source; None where that cannot be told."""
+        return max(self.sources.values()) < NEW_LEVEL if self.sources else None
 
     @property
     def p_value(self) -> float:
@@ -140,6 +176,7 @@ def compare_site(
         features=_moved_features(reference, moments)[:most],
         classes=_moved_classes(reference, moments, classes)[:most],
         yardstick=bool(reference.left_out),
+        sources=source_p_values(reference, moments),
     )
 
 
@@ -204,6 +241,13 @@ def judge(
     else:
         found = "the site differs from the only source"
     reasons.append(f"{found} (p = {difference.p_value:.2g})")
+    if difference.sources:
+        nearest = max(difference.sources, key=lambda name: difference.sources[name])
+        reasons.append(
+            f"its samples are those of no source (p < {NEW_LEVEL:g} for each): a new domain"
+            if difference.new
+            else f"its samples could be those of source {nearest} (p = {difference.sources[nearest]:.2g})"
+        )
     unusual = difference.unusual["distance"]
     reasons.append(
         f"{unusual:.1%} of its samples are unusual; of each source at most 5 % were, seen from the others"

@@ -99,6 +99,8 @@ def site_table(check: SiteCheck) -> Table:
     table.add_row("distance of the mean", f"{difference.distance:.2f}", allowed)
     table.add_row("unusual samples", f"{difference.unusual['distance']:.1%}", "up to 5.0%")
     table.add_row("p of no difference", f"{difference.p_value:.2g}", "")
+    if difference.sources:
+        table.add_row("p of being a source", f"{max(difference.sources.values()):.2g}", "")
     if expected is not None and check.reference.accuracy is not None:
         reach = f"{expected.accuracy:.1%} ({expected.low:.1%} to {expected.high:.1%})"
         table.add_row("expected accuracy", reach, f"{check.reference.accuracy:.1%}")

@@ -12,6 +12,7 @@ from unseen import __version__
 from unseen.cli.advise_command import advise_command
 from unseen.cli.audit_command import audit_command
 from unseen.cli.bench_command import bench_command
+from unseen.cli.calibrate_command import calibrate_command
 from unseen.cli.card_command import card_command
 from unseen.cli.check_site_command import check_site_command
 from unseen.cli.data_command import app as data_app
@@ -57,6 +58,7 @@ app.command("report")(report_command)
 app.command("live")(live_command)
 app.command("track")(track_command)
 app.command("audit")(audit_command)
+app.command("calibrate")(calibrate_command)
 app.command("predict")(predict_command)
 app.command("check-site")(check_site_command)
 app.command("judge")(judge_command)

@@ -27,6 +27,15 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def p_text(value: object, name: str = "") -> str:
+    """Format a p-value, in a sentence after its name."""
+    if not is_number(value):
+        return NOTHING
+    if value < 1e-4:
+        return f"{name} < 0.0001".strip()
+    return f"{name} = {value:.2g}" if name else f"{value:.2g}"
+
+
 def is_matrix(value: object) -> TypeGuard[list[list[Any]]]:
     """Check whether a value is a list of equally long rows, with a number in each."""
     return (

@@ -13,6 +13,7 @@ from unseen.report.formatting import (
     format_value,
     is_number,
     join_names,
+    p_text,
 )
 from unseen.report.intervals import dot_chart
 from unseen.report.page import DataTable, FigurePlace, PanelPlace, Tile, render_page
@@ -62,15 +63,6 @@ def score_text(metric: str, score: Mapping[str, Any] | None) -> str:
         return text
     factor, digits = (100, ".1f") if _is_fraction(metric) else (1, ".3g")
     return f"{text} ({format(factor * score['low'], digits)}–{format(factor * score['high'], digits)})"
-
-
-def p_text(value: object, name: str = "") -> str:
-    """Format a p-value, in a sentence after its name."""
-    if not is_number(value):
-        return NOTHING
-    if value < 1e-4:
-        return f"{name} < 0.0001".strip()
-    return f"{name} = {value:.2g}" if name else f"{value:.2g}"
 
 
 def explain_test(test: Values, values: Values, where: str = "") -> str:

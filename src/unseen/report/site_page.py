@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from unseen.report.formatting import p_text
 from unseen.report.page import DataTable, ImageCard, Tile, render_page
 from unseen.report.png import encode_png
 
@@ -47,6 +48,7 @@ def site_page(
         reasons=found["reasons"],
         attribution=attribution,
         tests=_tests(found),
+        sources=_sources(found),
         features=_moves(found["features"], ["feature", "mean of sources", "mean here", "change in stds"]),
         classes=_moves(found["classes"], ["class", "predicted at sources", "predicted here", "change"]),
         pictures={
@@ -80,8 +82,13 @@ TESTS = {
 
 
 def _tests(found: Mapping[str, Any]) -> DataTable:
-    rows = [[TESTS[name], f"{value:.3g}"] for name, value in found["p_values"].items()]
-    return DataTable(["test", "p"], [*rows, ["together (Bonferroni)", f"{found['p_value']:.3g}"]])
+    rows = [[TESTS[name], p_text(value)] for name, value in found["p_values"].items()]
+    return DataTable(["test", "p"], [*rows, ["together (Bonferroni)", p_text(found["p_value"])]])
+
+
+def _sources(found: Mapping[str, Any]) -> DataTable | None:
+    rows = [[name, p_text(value)] for name, value in found["p_of_sources"].items()]
+    return DataTable(["source", "p"], rows) if rows else None
 
 
 def _moves(moves: Sequence[Mapping[str, Any]], headers: Sequence[str]) -> DataTable:

@@ -93,6 +93,8 @@ class SiteCheck:
             "different": difference.different,
             "p_value": difference.p_value,
             "p_values": dict(difference.p_values),
+            "new": difference.new,
+            "p_of_sources": dict(difference.sources),
             "distance": difference.distance,
             "allowed_distance": difference.allowed if difference.yardstick else None,
             "fraction_unusual": dict(difference.unusual),
@@ -179,7 +181,9 @@ def check_site(
     difference = compare_site(reference, sums.moments, sums.beyond, classes=saved.card.classes)
     expected = None
     if sums.confidence is not None and reference.threshold is not None:
-        expected = estimate_accuracy(sums.confidence, reference.threshold, reference.errors)
+        expected = estimate_accuracy(
+            sums.confidence, reference.threshold, reference.errors, shift=reference.shift
+        )
     by_distance = sorted(done, key=lambda item: item.distance or 0.0)
     number = min(SHOWN, len(done) // 2)
     chosen = (*by_distance[:number], *by_distance[len(done) - number :])
