@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint format browser clean
+.PHONY: demo test lint format docs browser clean
 
 demo: $(VENV)/.base
 	$(BIN)/unseen demo
@@ -22,6 +22,10 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+# The documentation as a site in site/; a link that leads nowhere is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -35,6 +39,11 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e ".[dev]"
 	@touch $@ $(VENV)/.base
 
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing with the tools of the site into $(VENV) (a minute or two, once) ..."
+	$(PIP) -e ".[docs]"
+	@touch $@ $(VENV)/.base
+
 # The tests of the report page use Debian's Chromium; where it cannot be installed they are skipped, with the reason.
 browser:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { \
@@ -45,4 +54,4 @@ browser:
 	  else echo "Chromium is missing and cannot be installed without root: its tests will be skipped"; fi; }
 
 clean:
-	rm -rf $(VENV) demo runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) demo runs site .pytest_cache .mypy_cache .ruff_cache

@@ -135,7 +135,7 @@ def method_page(method: type[Method[Any]]) -> str:
     parts = [f"## {heading}\n" + "\n".join(lines) for heading, lines in sections.items()]
     head = (
         f"# {method.title}\n\n{paper.authors}: {title}, {paper.venue} {paper.year}.\n"
-        f"`unseen train DATA --hold-out DOMAIN --method {method.name}`"
+        f"`unseen train rotated-digits --hold-out 75 --method {method.name}`"
     )
     return "\n\n".join([head, *parts]) + "\n"
 

@@ -102,3 +102,10 @@ def test_every_python_that_is_promised_is_tested():
     matrices = re.findall(r"^ +python: \[(.*)\]$", workflow, re.MULTILINE)
     assert matrices
     assert all(set(re.findall(r"3\.\d+", matrix)) == promised for matrix in matrices)
+
+
+def test_every_extra_for_users_is_installed_alone_and_used():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8")
+    tried = re.findall(r"^ +- \{extra: (\w+), use: \S", workflow, re.MULTILINE)
+    assert sorted(tried) == sorted(set(project["optional-dependencies"]) - {"dev", "docs"})

@@ -1,8 +1,11 @@
 """Unseen: train one model across silos that cannot share data, evaluate it on a domain none has seen.
 
-import unseen
-result = unseen.train("rotated-digits", hold_out="75", method="fedavg", rounds=5)
-result.metrics["target"]["accuracy"]
+In a script or a notebook:
+
+    import unseen
+
+    result = unseen.train("rotated-digits", hold_out="75", method="fedavg", rounds=5)
+    result.metrics["target"]["accuracy"]
 """
 
 from __future__ import annotations

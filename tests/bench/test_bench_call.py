@@ -41,6 +41,13 @@ def test_data_in_memory_is_benched_on_every_domain(finished):
     assert "<table>" in result._repr_html_()
 
 
+def test_a_default_batch_size_that_small_clients_lowered_is_read_again(data, tmp_path):
+    options = {"methods": ["fedavg"], "hold_out": "c", "seeds": 1, "workers": 1, "out": tmp_path}
+    first = bench(data, **options, rounds=1, batches_per_epoch=1)
+    assert "batch_size = 24" in next(tmp_path.glob("jobs/*/config.toml")).read_text()
+    assert bench(out=tmp_path).results == first.results and len(first.results) == 1
+
+
 def test_a_finished_bench_is_not_repeated_and_can_grow(finished, data):
     _, _, out = finished
     events = []

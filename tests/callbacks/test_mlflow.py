@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
-import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from loopback_servers import free_port
 from tracked_runs import StopInRound, images, recorded_points, train
 
 from unseen.callbacks.base import Callback, RunEnd, StopTrainingError, make_callbacks
@@ -193,50 +186,6 @@ def test_without_the_library_the_error_names_the_extra(
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(UsageError, match=r"unseen\[mlflow\]"):
         make_callbacks(["mlflow"], tmp_path)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a real server; needs the whole of MLflow, of which the extra has a part."""
-    try:
-        version("mlflow")
-    except PackageNotFoundError:
-        pytest.skip("mlflow-skinny has no server: pip install mlflow")
-    folder, port = tmp_path_factory.mktemp("server"), free_port()
-    options = {
-        "backend-store-uri": f"sqlite:///{folder}/server.db",
-        "artifacts-destination": f"{folder}/files",
-    }
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
-    for name, value in {**options, "workers": "1"}.items():
-        command += [f"--{name}", value]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
-            start_new_session=True,
-        )
-        address, ends = f"http://127.0.0.1:{port}", time.monotonic() + 120
-        try:
-            while process.poll() is None and time.monotonic() < ends:
-                with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health", timeout=5):
-                    break
-                time.sleep(0.5)
-            else:
-                pytest.fail(f"the server did not start: {(folder / 'log').read_text()[-2000:]}")
-            yield address
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
 
 
 def test_a_real_server_gets_the_same_as_a_database(

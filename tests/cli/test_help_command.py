@@ -6,10 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from unseen import __version__
 from unseen.cli import help_command
 from unseen.methods import METHODS
 
 DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_version_needs_no_command(unseen):
+    answer = unseen("--version")
+    assert (answer.code, answer.out, answer.err) == (0, f"unseen {__version__}\n", "")
 
 
 def test_topics_are_the_pages_of_the_documentation_and_every_method(unseen):

@@ -81,16 +81,20 @@ app.add_typer(list_app, name="list")
 app.add_typer(data_app, name="data")
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"unseen {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)
+        bool,
+        typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_print_version),
     ] = False,
     plugin: PluginOption = None,
 ) -> None:
-    if version:
-        typer.echo(f"unseen {__version__}")
-        raise typer.Exit
     add_plugin_files(plugin or [])
 
 

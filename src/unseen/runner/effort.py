@@ -1,4 +1,4 @@
-"""`--effort quick|standard|thorough`: strong choices for every option that the user leaves open.
+"""`--effort NAME`: strong choices for every option that the user leaves open; quick, standard or thorough.
 
 Choices are for photographs: a pretrained network, how much of it is trained, image size, schedule and budget.
 They were made by source validation and by leaving out one source of PACS (docs/training.md says what was
