@@ -69,7 +69,7 @@ ELSEWHERE = {
     r"live FOLDER": "tests/live/test_live_process.py::test_a_run_can_be_followed_from_another_terminal",
     r"data get": "tests/cli/test_get_command.py",
     r"data check camelyon17": "tests/data/test_wilds.py",
-    r"(advise|train) pacs ": "tests/cli/test_advise_command.py",
+    r"advise pacs": "tests/cli/test_advise_command.py",
     r"reproduce csac-table3 --budget": "tests/cli/test_reproduce_command.py::test_smoke_on_real_mnist",
     r"track RUN --to mlflow --server": "tests/callbacks/test_mlflow.py::test_a_real_server_gets",
     r"track RUN --to rounds-csv": "tests/extending/test_examples.py",
@@ -122,14 +122,14 @@ def call(words: list[str], folder: Path, expected: tuple[int, ...] = (0,)) -> st
 
 
 def write_photos(folder: Path, *, count: int, side: int) -> None:
-    """Write SITE/CLASS/NUMBER.png for three sites and two classes."""
+    """Write SITE/CLASS/NUMBER.png for four sites and two classes."""
     generator = np.random.default_rng(0)
-    for first, site in enumerate(("site_a", "site_b", "site_d")):
+    for first, site in enumerate(("site_a", "site_b", "site_c", "site_d")):
         for second, label in enumerate(("cat", "dog")):
             place = folder / site / label
             place.mkdir(parents=True)
             for number in range(count):
-                pixels = generator.integers(0, 90, (side, side, 3)) + np.array([60 * first, 150 * second, 0])
+                pixels = generator.integers(0, 90, (side, side, 3)) + np.array([50 * first, 150 * second, 0])
                 Image.fromarray(pixels.astype(np.uint8)).save(place / f"{number:03}.png")
 
 
