@@ -65,6 +65,7 @@ ELSEWHERE = {
     r"approve": "tests/deploy/test_real_refusals.py",
     r"ledger verify": "tests/deploy/site/test_ledger.py",
     r"judge demo/fedavg --coordinator": "tests/deploy/test_real_judging.py",
+    r"calibrate RUN": "tests/cli/test_calibrate_command.py",
     r"up --live": "tests/live/test_live_deployed.py::test_a_coordinator_brings_its_page",
     r"live FOLDER": "tests/live/test_live_process.py::test_a_run_can_be_followed_from_another_terminal",
     r"data get": "tests/cli/test_get_command.py",
