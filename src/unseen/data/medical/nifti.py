@@ -50,10 +50,14 @@ def count_nifti(path: Path, settings: MedicalSettings) -> int:
 
 
 def _open(path: Path) -> Any:
-    """Open a volume with its axes to right, anterior and superior, without reading its values."""
+    """Open a volume with its axes to right, anterior and superior; check its size before taking memory."""
     nibabel = require_nibabel()
     try:
-        return nibabel.as_closest_canonical(nibabel.load(path))
+        volume = nibabel.load(path)
+        _shape(volume)
+        return nibabel.as_closest_canonical(volume)  # reads the values where an axis is turned
+    except UnreadableImageError:
+        raise
     except Exception as error:  # a damaged file fails with almost any kind of exception
         raise UnreadableImageError(f"not a NIfTI volume ({_first_line(error)})") from error
 
