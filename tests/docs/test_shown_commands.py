@@ -87,7 +87,7 @@ def shown_commands(page: Path) -> list[str]:
     return [line for line in dict.fromkeys(lines) if not mention.fullmatch(line)]
 
 
-def tested_by(command: str) -> str | None:
+def find_test(command: str) -> str | None:
     """The test that runs a command, if it is not run here."""
     plain = command.removeprefix("unseen ")
     found = (test for words, test in ELSEWHERE.items() if re.match(rf"(?:{words})(?![\w-])", plain))
@@ -208,7 +208,7 @@ def test_the_commands_of_a_page_run(page: Path, place: Path, request: pytest.Fix
     for line in re.findall(r"^ssh-keygen -t .*$", page.read_text("utf-8"), re.MULTILINE):
         subprocess.run(shlex.split(line), cwd=place, check=True, capture_output=True)
     for command in commands:
-        if tested_by(command):
+        if find_test(command):
             continue
         if command == "unseen demo":
             shutil.copytree(request.getfixturevalue("demo"), place / "demo")
